@@ -1,0 +1,56 @@
+"""mmgrpo: GRPO for multimodal models.
+
+    >>> import mmgrpo                                                   # doctest: +SKIP
+    >>> run = mmgrpo.train("examples/quickstart.yaml", train={"num_steps": 20})   # doctest: +SKIP
+
+Importing the package loads no torch: the names below are fetched when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "CheckpointError": "mmgrpo.errors",
+    "Completion": "mmgrpo.types",
+    "Config": "mmgrpo.config.schema",
+    "ConfigError": "mmgrpo.errors",
+    "DataError": "mmgrpo.errors",
+    "DatasetError": "mmgrpo.errors",
+    "Decoded": "mmgrpo.types",
+    "EngineUnavailable": "mmgrpo.errors",
+    "Group": "mmgrpo.types",
+    "Media": "mmgrpo.types",
+    "MediaError": "mmgrpo.errors",
+    "MmgrpoError": "mmgrpo.errors",
+    "ProcessorError": "mmgrpo.errors",
+    "Prompt": "mmgrpo.types",
+    "RewardError": "mmgrpo.errors",
+    "RolloutError": "mmgrpo.errors",
+    "Run": "mmgrpo.api",
+    "Sample": "mmgrpo.types",
+    "ScoredGroup": "mmgrpo.types",
+    "TrainingError": "mmgrpo.errors",
+    "WeightSyncError": "mmgrpo.errors",
+    "evaluate": "mmgrpo.api",
+    "load_config": "mmgrpo.config.load",
+    "train": "mmgrpo.api",
+}
+
+__all__ = sorted([*_HOMES, "__version__"])  # noqa: PLE0605  # pyright: ignore
+
+
+def __getattr__(name: str) -> Any:
+    """Fetch a public name from the file that defines it, the first time it is used."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'mmgrpo' has no attribute {name!r}; public names: {', '.join(__all__)}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -1,0 +1,92 @@
+"""The errors of mmgrpo: one tree, so that a caller can catch as much or as little as needed.
+
+    MmgrpoError
+    ├── ConfigError (ValueError)        a YAML or a key is wrong; nothing was loaded yet
+    ├── DataError (ValueError)
+    │   ├── DatasetError                rows, columns, files
+    │   └── MediaError                  a picture, a sound, a video
+    ├── ProcessorError (ValueError)     prompt, template, placeholders
+    ├── RewardError (RuntimeError)      a reward function broke its contract
+    ├── RolloutError (RuntimeError)
+    │   ├── EngineUnavailable           the engine cannot run here
+    │   └── WeightSyncError             the engine's weights are not the trainer's
+    ├── TrainingError (RuntimeError)    non-finite numbers, a failed run check
+    └── CheckpointError (RuntimeError)  saving, finding or reading a checkpoint
+
+Each also is the standard type in brackets. A message says what, where, expected, got, and what to do: build it
+with :func:`explain`, so that all read alike. This module knows nothing of torch or of the rest of the package.
+"""
+
+from __future__ import annotations
+
+
+class MmgrpoError(Exception):
+    """The root of all errors that mmgrpo raises on purpose."""
+
+
+class ConfigError(MmgrpoError, ValueError):
+    """A configuration is wrong: unknown key, wrong type, impossible combination, file not found."""
+
+
+class DataError(MmgrpoError, ValueError):
+    """Something about the data: see the two kinds below."""
+
+
+class DatasetError(DataError):
+    """Rows, columns or data files are missing or malformed."""
+
+
+class MediaError(DataError):
+    """A picture, a sound or a video cannot be read."""
+
+
+class ProcessorError(MmgrpoError, ValueError):
+    """A prompt cannot be made: no chat template, too long, or placeholders do not match the media."""
+
+
+class RewardError(MmgrpoError, RuntimeError):
+    """A reward function raised, or returned something that is not one number or None per completion."""
+
+
+class RolloutError(MmgrpoError, RuntimeError):
+    """Generation failed."""
+
+
+class EngineUnavailable(RolloutError):
+    """The engine asked for cannot run on this machine."""
+
+
+class WeightSyncError(RolloutError):
+    """The engine does not hold the trainer's weights."""
+
+
+class TrainingError(MmgrpoError, RuntimeError):
+    """Training must stop: a number is not finite, or a run check found silent corruption."""
+
+
+class CheckpointError(MmgrpoError, RuntimeError):
+    """A checkpoint cannot be written, found or read."""
+
+
+def explain(what: str, *, where: str = "", expected: str = "", got: str = "", fix: str = "") -> str:
+    """Build an error message in the one form that all errors of mmgrpo have.
+
+    Args:
+        what: What is wrong, as a sentence without its full stop.
+        where: File, line, key, row or sample id.
+        expected: What would have been right.
+        got: What was there instead.
+        fix: What the user can do now.
+
+    Returns:
+        The message, one fact per line; empty facts are left out.
+
+    Example:
+        >>> print(explain("Unknown key", where="my.yaml:3", got="learnig_rate", fix="Write learning_rate."))
+        Unknown key.
+          where: my.yaml:3
+          got: learnig_rate
+          fix: Write learning_rate.
+    """
+    facts = {"where": where, "expected": expected, "got": got, "fix": fix}
+    return "\n".join([f"{what.rstrip('.')}.", *(f"  {name}: {text}" for name, text in facts.items() if text)])

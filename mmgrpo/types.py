@@ -1,0 +1,207 @@
+"""The nouns: what one stage hands to the next.
+
+Frozen dataclasses; a later stage is a later type, so no field is "not yet there". ``None`` means "there is none".
+Letters in shapes: N prompts, G completions of a prompt, P prompt tokens, C completion tokens.
+
+This module does not know how any of these is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+MediaKind = Literal["image", "audio", "video"]
+FinishReason = Literal["stop", "length"]
+Message = Mapping[str, Any]
+"""``{"role": ..., "content": str | list of blocks}``; a block is ``{"type": "text", "text": ...}`` or a placeholder
+``{"type": "image" | "audio" | "video"}`` that stands for the next medium of that kind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Media:
+    """One medium as a row names it, not yet decoded."""
+
+    kind: MediaKind
+    source: Any
+    """A path, bytes, an array or a PIL picture."""
+    rate: float | None = None
+    """Sampling rate in Hz (audio) or frames per second (video), where the source does not carry it itself."""
+    name: str = ""
+    """How messages call it: its path, or where it came from ("row 3, column image")."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoded:
+    """One medium as an array with its rate: the very object that processor, engine, trainer and rewards share."""
+
+    kind: MediaKind
+    data: Any
+    """A PIL picture in RGB (image), float32 ``[samples]`` mono (audio), uint8 ``[frames, height, width, 3]`` (video)."""
+    rate: float | None = None
+    """Hz (audio) or frames per second (video); None for pictures."""
+    name: str = ""
+    """As in :class:`Media`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One row of the data, in the one form that the rest of the house knows."""
+
+    id: str
+    """Unique in its source, and stable between runs: used in messages, logs and evaluation files."""
+    messages: tuple[Message, ...]
+    """The conversation up to where the policy answers."""
+    media: tuple[Media, ...] = ()
+    """In the order of their placeholders in ``messages``."""
+    answer: Any = None
+    """The truth that rewards compare with; None where the data has none."""
+    extras: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Every other column of the row, handed to rewards by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """A sample as the policy reads it."""
+
+    sample: Sample
+    text: str
+    """The rendered chat template, with one placeholder per medium, before the processor expands it."""
+    token_ids: Int[Tensor, "P"]
+    """With placeholders expanded: one id per encoder feature."""
+    model_inputs: Mapping[str, Any]
+    """What the processor returned beside the token ids. Opaque outside ``policy/families``."""
+    media: tuple[Decoded, ...] = ()
+    """The decoded media, in order; rewards get these very objects."""
+    occurrence: int = 0
+    """How many prompts the run had drawn before this one: two draws of one row differ here, and only here."""
+    prefill: str = ""
+    """What the template already wrote of the answer (for example ``<think>``): rewards read it before the completion."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """One answer of the policy."""
+
+    token_ids: Int[Tensor, "C"]
+    """At least one; the end token is included when ``finish_reason`` is "stop"."""
+    rollout_logprobs: Float[Tensor, "C"]
+    """log p of each token when it was sampled, in nats, at the sampling temperature, before any truncation."""
+    loss_mask: Bool[Tensor, "C"]
+    """True where the token is trained."""
+    text: str
+    """Decoded, without the end token."""
+    finish_reason: FinishReason
+    policy_version: int
+    """Number of weight updates of the policy that wrote it."""
+    media: tuple[Decoded, ...] = ()
+    """Media that a tool or renderer added; usually none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """One prompt and its G completions."""
+
+    prompt: Prompt
+    completions: tuple[Completion, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredGroup:
+    """A group and what the rewards said of it."""
+
+    group: Group
+    totals: Float[Tensor, "G"]
+    """Weighted sum over the rewards, float64; NaN where no reward applies."""
+    rewards: Mapping[str, Float[Tensor, "G"]]
+    """Each reward's own value by name, unweighted, float64; NaN where it does not apply."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """One prompt with some (usually all) of its completions, as it stands in a packed row."""
+
+    prompt: Prompt
+    completions: tuple[Completion, ...]
+    advantages: tuple[float, ...]
+    """One per completion."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """A packed micro-batch: ``[P1 | R1,1 … R1,G | P2 | R2,1 …]``, each prompt once and no padding.
+
+    Tokens of completions, flattened in this order, are the K axis of every per-token tensor.
+    """
+
+    segments: tuple[Segment, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        """T, the length of the packed row in tokens."""
+        return sum(len(s.prompt.token_ids) + sum(len(c.token_ids) for c in s.completions) for s in self.segments)
+
+    @property
+    def completions(self) -> list[Completion]:
+        """All completions in packed order (the S axis)."""
+        return [c for s in self.segments for c in s.completions]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerBatch:
+    """The micro-batches of one optimizer step, with the denominators that all of them share.
+
+    The counts cover every completion of the step, also those of groups that were not packed because their gradient
+    is exactly zero: leaving a group out changes nothing but time.
+    """
+
+    batches: tuple[Batch, ...]
+    """May be empty: then the optimizer step is skipped, and counted."""
+    num_tokens: int
+    """Tokens with ``loss_mask`` True, over all micro-batches (and ranks)."""
+    num_sequences: int
+    """Completions with at least one such token."""
+    num_skipped_groups: int = 0
+    """Groups left out because all their advantages are zero."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateStats:
+    """What one call of ``update`` did, reduced over micro-batches and optimizer steps."""
+
+    metrics: Mapping[str, float]
+    """By logged name: ``loss``, ``kl``, ``entropy``, ``clip_ratio/low_mean``, ``grad_norm``, ``learning_rate``, …"""
+    optimizer_steps: int
+    """Optimizer steps that changed the weights."""
+    skipped_optimizer_steps: int
+    """Optimizer steps without any gradient."""
+    num_tokens: int
+    """Packed tokens computed, prompts counted once."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How completions are drawn. Nothing of the checkpoint's generation defaults is merged in silently."""
+
+    max_completion_length: int
+    """In tokens, the end token included."""
+    temperature: float = 1.0
+    """0 means greedy."""
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 means no limit."""
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    """Over prompt and completion tokens; 1 means none."""
+    stop: tuple[str, ...] = ()
+    """Strings that end a completion; the stop string itself stays in the text."""
+    seed: int = 0
+    stream: str = "train"
+    """Which family of random streams to draw from: training and evaluation never share one."""
+
+
