@@ -40,7 +40,7 @@ _HOMES = {
     "train": "mmgrpo.api",
 }
 
-__all__ = sorted([*_HOMES, "__version__"])  # noqa: PLE0605  # pyright: ignore
+__all__ = sorted([*_HOMES, "__version__"])  # pyright: ignore
 
 
 def __getattr__(name: str) -> Any:

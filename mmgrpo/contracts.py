@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from mmgrpo.types import Decoded, Group, Prompt, Sample, Sampling, ScoredGroup
+from mmgrpo.types import Group, Prompt, Sample, Sampling, ScoredGroup
 
 
 class Engine(Protocol):
@@ -108,15 +108,3 @@ class Sink(Protocol):
     def close(self) -> None:
         """Flush and release."""
         ...
-
-
-__all__ = [
-    "Decoded",
-    "Engine",
-    "FamilyFacts",
-    "Feed",
-    "Processor",
-    "RewardFunction",
-    "Scorer",
-    "Sink",
-]

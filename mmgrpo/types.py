@@ -41,7 +41,7 @@ class Decoded:
 
     kind: MediaKind
     data: Any
-    """A PIL picture in RGB (image), float32 ``[samples]`` mono (audio), uint8 ``[frames, height, width, 3]`` (video)."""
+    """An RGB PIL picture, float32 ``[samples]`` mono (audio), or uint8 ``[frames, height, width, 3]`` (video)."""
     rate: float | None = None
     """Hz (audio) or frames per second (video); None for pictures."""
     name: str = ""
@@ -80,7 +80,7 @@ class Prompt:
     occurrence: int = 0
     """How many prompts the run had drawn before this one: two draws of one row differ here, and only here."""
     prefill: str = ""
-    """What the template already wrote of the answer (for example ``<think>``): rewards read it before the completion."""
+    """What the template already wrote of the answer (``<think>``): rewards read it before the completion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,5 +203,3 @@ class Sampling:
     seed: int = 0
     stream: str = "train"
     """Which family of random streams to draw from: training and evaluation never share one."""
-
-

@@ -53,7 +53,7 @@ class Model(Section):
     device: Literal["auto", "cuda", "mps", "cpu"] = "auto"
     """auto takes cuda, then mps, then cpu."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """auto: bfloat16 on a GPU that has it, float32 elsewhere. Full training in bfloat16 keeps float32 master weights."""
+    """auto: bfloat16 on a GPU, float32 elsewhere. Full training in bfloat16 keeps float32 master weights."""
     tune: Literal["full", "lora", "qlora"] = "full"
     """What is trained: all unfrozen weights, low-rank adapters, or adapters on a 4-bit base."""
     lora: Lora | None = None
