@@ -21,7 +21,7 @@ class Files(Section):
     """Configuration of a hub id."""
     revision: str | None = None
     """Branch, tag or commit of a hub id."""
-    limit: Int | None = Field(None, ge=1)
+    limit: Int | None = Field(default=None, ge=1)
     """Take this many rows, chosen by ``data.seed``."""
     media_root: str | None = None
     """Folder that relative media paths start from; nothing outside it is read. Default: the data file's folder."""
@@ -34,15 +34,15 @@ class Scenes(Section):
     """counting: how many objects are there?"""
     rows: Int = Field(ge=1)
     """How many scenes."""
-    image_size: Int = Field(56, ge=16)
+    image_size: Int = Field(default=56, ge=16)
     """Width and height of a picture, in pixels."""
-    min_objects: Int = Field(1, ge=0)
+    min_objects: Int = Field(default=1, ge=0)
     """Smallest count."""
-    max_objects: Int = Field(8, ge=1)
+    max_objects: Int = Field(default=8, ge=1)
     """Largest count."""
-    max_hidden: Float = Field(0.4, ge=0, lt=1)
+    max_hidden: Float = Field(default=0.4, ge=0, lt=1)
     """No object is hidden by others beyond this share of its own area."""
-    seed: Int = Field(0, ge=0)
+    seed: Int = Field(default=0, ge=0)
     """Scenes of different seeds are different."""
 
     @model_validator(mode="after")
@@ -98,13 +98,13 @@ class Data(Section):
     """Which column is what."""
     template: Template = Template()
     """The words around a row."""
-    max_prompt_tokens: Int | None = Field(None, ge=1)
+    max_prompt_tokens: Int | None = Field(default=None, ge=1)
     """Longer prompts are refused with their sizes; nothing is ever cut. None: no limit."""
     background: tuple[Int, Int, Int] = (255, 255, 255)
     """Colour (red, green, blue) under transparent pixels."""
     shuffle: bool = True
     """Draw the rows of each epoch in a new order."""
-    seed: Int = Field(0, ge=0)
+    seed: Int = Field(default=0, ge=0)
     """Order of the rows, and the choice under ``limit``."""
     on_bad_media: Literal["error", "skip"] = "error"
     """What to do with a row whose medium cannot be read: stop, or leave the row out (counted and named)."""

@@ -14,27 +14,27 @@ class Rollout(Section):
 
     engine: Literal["local"] = "local"
     """local: in this process, each prompt computed once."""
-    num_generations: Int = Field(8, ge=2)
+    num_generations: Int = Field(default=8, ge=2)
     """G, completions per prompt. A group of one has nothing to compare."""
-    max_completion_length: Int = Field(256, ge=1)
+    max_completion_length: Int = Field(default=256, ge=1)
     """Tokens per completion, the end token included."""
-    temperature: Float = Field(1.0, gt=0)
+    temperature: Float = Field(default=1.0, gt=0)
     """Sampling temperature; log-probs of the update use it too."""
-    top_p: Float = Field(1.0, gt=0, le=1)
+    top_p: Float = Field(default=1.0, gt=0, le=1)
     """Keep the smallest set of tokens that holds this probability."""
-    top_k: Int = Field(0, ge=0)
+    top_k: Int = Field(default=0, ge=0)
     """Keep the k likeliest tokens; 0: all."""
-    min_p: Float = Field(0.0, ge=0, le=1)
+    min_p: Float = Field(default=0.0, ge=0, le=1)
     """Drop tokens less likely than this share of the likeliest."""
-    repetition_penalty: Float = Field(1.0, gt=0)
+    repetition_penalty: Float = Field(default=1.0, gt=0)
     """Above 1: tokens already seen become less likely."""
     stop: tuple[str, ...] = ()
     """Strings that end a completion."""
     chat_template_kwargs: dict[str, Any] = {}
     """Handed to the chat template, for example {enable_thinking: false}."""
-    max_rows: Int = Field(1024, ge=1)
+    max_rows: Int = Field(default=1024, ge=1)
     """Completions decoded side by side; memory grows with it, results do not change."""
-    seed: Int = Field(0, ge=0)
+    seed: Int = Field(default=0, ge=0)
     """Random streams of the completions."""
 
 
@@ -59,13 +59,13 @@ class Loss(Section):
     loss_type: Literal["grpo", "dr_grpo", "dapo", "bnpo"] = "dapo"
     """How tokens are averaged: dapo and bnpo over all tokens of the optimizer step, grpo over each completion and then
     over completions, dr_grpo by the constant max_completion_length."""
-    epsilon: Float = Field(0.2, gt=0)
+    epsilon: Float = Field(default=0.2, gt=0)
     """Clip range of the ratio, below 1."""
-    epsilon_high: Float | None = Field(None, gt=0)
+    epsilon_high: Float | None = Field(default=None, gt=0)
     """Clip range above 1 (clip-higher); None: epsilon."""
-    delta: Float | None = Field(None, gt=1)
+    delta: Float | None = Field(default=None, gt=1)
     """Upper bound of the ratio for negative advantages (two-sided clipping); must exceed 1 + epsilon_high."""
-    beta: Float = Field(0.0, ge=0)
+    beta: Float = Field(default=0.0, ge=0)
     """Weight of the KL term to the reference; 0 loads no reference."""
     scale_rewards: Literal["group", "batch", "none"] = "group"
     """What advantages are divided by: the group's standard deviation, the batch's, or nothing (Dr. GRPO)."""
@@ -73,52 +73,52 @@ class Loss(Section):
     """The ratio of each token, or one ratio per completion (GSPO)."""
     mask_truncated_completions: bool = False
     """Leave completions that hit the length limit out of the loss, numerator and denominator."""
-    num_iterations: Int = Field(1, ge=1)
+    num_iterations: Int = Field(default=1, ge=1)
     """Passes over each rollout."""
 
 
 class Train(Section):
     """Steps, optimizer, checkpoints."""
 
-    num_steps: Int | None = Field(None, ge=0)
+    num_steps: Int | None = Field(default=None, ge=0)
     """Steps of the run: one rollout and its optimizer steps each. Give this or num_epochs."""
-    num_epochs: Float | None = Field(None, gt=0)
+    num_epochs: Float | None = Field(default=None, gt=0)
     """Passes over the training rows."""
-    prompts_per_step: Int = Field(8, ge=1)
+    prompts_per_step: Int = Field(default=8, ge=1)
     """Prompts per rollout; completions per step = prompts_per_step x num_generations."""
-    optimizer_steps: Int = Field(1, ge=1)
+    optimizer_steps: Int = Field(default=1, ge=1)
     """Optimizer steps per rollout and iteration; must divide prompts_per_step."""
-    max_batch_tokens: Int = Field(16384, ge=1)
+    max_batch_tokens: Int = Field(default=16384, ge=1)
     """Packed tokens per micro-batch; memory grows with it, results do not change."""
-    learning_rate: Float = Field(1e-6, ge=0)
+    learning_rate: Float = Field(default=1e-6, ge=0)
     """Peak learning rate."""
     lr_scheduler_type: Literal["constant", "linear", "cosine"] = "constant"
     """Shape after warm-up; linear and cosine end at zero at the last step."""
-    warmup_steps: Int = Field(0, ge=0)
+    warmup_steps: Int = Field(default=0, ge=0)
     """Steps over which the learning rate rises from zero."""
     optim: Literal["adamw", "sgd"] = "adamw"
     """Optimizer."""
-    weight_decay: Float = Field(0.0, ge=0)
+    weight_decay: Float = Field(default=0.0, ge=0)
     """Decoupled weight decay."""
-    adam_beta1: Float = Field(0.9, ge=0, lt=1)
+    adam_beta1: Float = Field(default=0.9, ge=0, lt=1)
     """AdamW: decay of the gradient's mean."""
-    adam_beta2: Float = Field(0.99, ge=0, lt=1)
+    adam_beta2: Float = Field(default=0.99, ge=0, lt=1)
     """AdamW: decay of the squared gradient's mean."""
-    adam_epsilon: Float = Field(1e-8, gt=0)
+    adam_epsilon: Float = Field(default=1e-8, gt=0)
     """AdamW: added to the denominator."""
-    max_grad_norm: Float = Field(1.0, ge=0)
+    max_grad_norm: Float = Field(default=1.0, ge=0)
     """Clip the gradient's norm; 0: never."""
-    max_seconds: Float | None = Field(None, gt=0)
+    max_seconds: Float | None = Field(default=None, gt=0)
     """Stop (and save) after this many seconds."""
     output_dir: str = "runs/{name}"
     """Run folder; {name} is the YAML's name, and a taken folder gets a number."""
-    save_steps: Int = Field(0, ge=0)
+    save_steps: Int = Field(default=0, ge=0)
     """Checkpoint every so many steps; 0: only at the end."""
-    save_total_limit: Int | None = Field(None, ge=1)
+    save_total_limit: Int | None = Field(default=None, ge=1)
     """Keep the newest so many checkpoints (and the best)."""
     save_best: str | None = None
     """Also keep the checkpoint with the highest value of this eval metric, for example eval/accuracy."""
-    seed: Int = Field(0, ge=0)
+    seed: Int = Field(default=0, ge=0)
     """Seeds Python, numpy and torch; data and rollout have seeds of their own."""
-    threads: Int | None = Field(None, ge=1)
+    threads: Int | None = Field(default=None, ge=1)
     """CPU threads of torch; None: torch's own choice."""

@@ -12,11 +12,11 @@ from mmgrpo.config.base import Float, Int, Section
 class Lora(Section):
     """``model.lora``: low-rank adapters, under ``tune: lora`` and ``tune: qlora``."""
 
-    r: Int = Field(16, ge=1)
+    r: Int = Field(default=16, ge=1)
     """Rank of the adapters."""
-    alpha: Float = Field(32.0, gt=0)
+    alpha: Float = Field(default=32.0, gt=0)
     """Scale: the update is multiplied by alpha / r (by alpha / sqrt(r) with ``rslora``)."""
-    dropout: Float = Field(0.0, ge=0, lt=1)
+    dropout: Float = Field(default=0.0, ge=0, lt=1)
     """Above 0 the ratio at the first step is not exactly 1 any more; a warning says so."""
     targets: tuple[str, ...] = ("language",)
     """Parts (language, vision, projector, audio), "all-linear", or names of linear layers (q_proj, …)."""
@@ -66,15 +66,15 @@ class Model(Section):
     """packed computes each prompt once per group; rows is the fallback for attention that cannot be shared."""
     attention: Literal["auto", "sdpa"] = "auto"
     """Kernel of the packed forward."""
-    logprob_chunk_tokens: Int = Field(1024, ge=1)
+    logprob_chunk_tokens: Int = Field(default=1024, ge=1)
     """Completion tokens per pass through the LM head; held memory grows with this, not with the batch."""
     chat_template: str | None = None
     """A Jinja file, for checkpoints without a template of their own."""
-    max_pixels: Int | None = Field(None, ge=1)
+    max_pixels: Int | None = Field(default=None, ge=1)
     """Largest picture after resizing, in pixels (width times height). Saved with the checkpoint's processor."""
-    min_pixels: Int | None = Field(None, ge=1)
+    min_pixels: Int | None = Field(default=None, ge=1)
     """Smallest picture after resizing, in pixels."""
-    seed: Int = Field(0, ge=0)
+    seed: Int = Field(default=0, ge=0)
     """Initial weights of a ``tiny:`` model."""
     sizes: dict[str, Int] | None = None
     """Overrides of a ``tiny:`` model's sizes, for example {hidden_size: 256, num_hidden_layers: 6}."""

@@ -13,21 +13,21 @@ from mmgrpo.config.data import Source
 class Eval(Section):
     """Held-out evaluation: before step 0, every eval_steps, and at the end."""
 
-    eval_steps: Int = Field(0, ge=0)
+    eval_steps: Int = Field(default=0, ge=0)
     """Evaluate every so many steps; 0: only before and after."""
     at_start: bool = True
     """Evaluate before the first step."""
-    limit: Int | None = Field(None, ge=1)
+    limit: Int | None = Field(default=None, ge=1)
     """Use this many held-out rows; None: all."""
     metric: str | None = None
     """The reward that counts as accuracy (its share of values of at least 1); default: the first reward."""
     sampled: bool = True
     """Also evaluate at the rollout's temperature, not only greedily."""
-    num_generations: Int = Field(1, ge=1)
+    num_generations: Int = Field(default=1, ge=1)
     """Sampled completions per held-out prompt."""
-    batch_size: Int = Field(256, ge=1)
+    batch_size: Int = Field(default=256, ge=1)
     """Prompts evaluated at once."""
-    seed: Int = Field(1234, ge=0)
+    seed: Int = Field(default=1234, ge=0)
     """Random streams of the sampled evaluation."""
 
 
@@ -40,28 +40,28 @@ class WarmStart(Section):
     """What the policy should write; ``{{ column }}`` stands for a column of the row."""
     num_steps: Int = Field(ge=1)
     """Optimizer steps."""
-    batch_size: Int = Field(64, ge=1)
+    batch_size: Int = Field(default=64, ge=1)
     """Rows per step."""
-    learning_rate: Float = Field(1e-3, gt=0)
+    learning_rate: Float = Field(default=1e-3, gt=0)
     """Peak learning rate."""
-    warmup_steps: Int = Field(20, ge=0)
+    warmup_steps: Int = Field(default=20, ge=0)
     """Steps over which the learning rate rises."""
     lr_scheduler_type: Literal["constant", "linear", "cosine"] = "cosine"
     """Shape after warm-up."""
-    weight_decay: Float = Field(0.0, ge=0)
+    weight_decay: Float = Field(default=0.0, ge=0)
     """Decoupled weight decay."""
     unfreeze: bool = True
     """Train every part, also those that model.freeze keeps still during GRPO."""
-    max_batch_tokens: Int = Field(16384, ge=1)
+    max_batch_tokens: Int = Field(default=16384, ge=1)
     """Packed tokens per micro-batch."""
-    seed: Int = Field(0, ge=0)
+    seed: Int = Field(default=0, ge=0)
     """Order of the rows."""
 
 
 class Cache(Section):
     """Processed prompts kept between uses."""
 
-    prompts_bytes: Int = Field(0, ge=0)
+    prompts_bytes: Int = Field(default=0, ge=0)
     """Keep processed prompts in memory up to this many bytes; 0: none."""
 
 
@@ -78,20 +78,20 @@ class Checks(Section):
     """First step: another picture must change the log-probs."""
     finite: bool = True
     """Stop before an optimizer step whose loss or gradient is not finite."""
-    constant_reward_steps: Int = Field(20, ge=0)
+    constant_reward_steps: Int = Field(default=20, ge=0)
     """Warn when a reward has not changed for so many steps; 0: never."""
-    truncated_share: Float = Field(0.5, gt=0, le=1)
+    truncated_share: Float = Field(default=0.5, gt=0, le=1)
     """Warn when more than this share of completions hit the length limit."""
-    drift_logprobs: Float = Field(0.02, gt=0)
+    drift_logprobs: Float = Field(default=0.02, gt=0)
     """Warn when the engine's and the trainer's log-probs differ by more than this on average, in nats."""
 
 
 class Observe(Section):
     """What a run shows and writes."""
 
-    log_steps: Int = Field(5, ge=1)
+    log_steps: Int = Field(default=5, ge=1)
     """Print a line and write completions every so many steps; metrics are written at every step."""
-    log_completions: Int = Field(8, ge=0)
+    log_completions: Int = Field(default=8, ge=0)
     """Completions written at each logged step."""
     completions_format: Literal["jsonl", "parquet"] = "jsonl"
     """Format of the completions files."""
