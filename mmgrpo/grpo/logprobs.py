@@ -1,0 +1,142 @@
+"""Logits to log-probs and entropy, and how far two sets of log-probs lie apart.
+
+Knows nothing of the head that made the logits, or of chunks: whoever calls decides how many rows there are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from mmgrpo.errors import explain
+
+
+def token_logprobs(
+    logits: Float[Tensor, "K V"], token_ids: Int[Tensor, "K"], *, temperature: float = 1.0
+) -> Float[Tensor, "K"]:
+    """Give the log-prob of one token per row, under the temperature of the rollout.
+
+    log p[k] = z[k, id[k]] - log sum_v exp(z[k, v]),  z = logits / temperature
+
+    Args:
+        logits: One row per predicted token, in any float type.
+        token_ids: The token of each row, 0 to V - 1.
+        temperature: Above 0.
+
+    Returns:
+        Log-probs in nats: float64 for float64 logits, float32 for all others.
+
+    Raises:
+        ValueError: The temperature is not above 0.
+
+    Example:
+        >>> token_logprobs(torch.zeros(1, 4), torch.tensor([2]))
+        tensor([-1.3863])
+    """
+    chosen = _log_softmax(logits, temperature).gather(1, token_ids.unsqueeze(1))
+    return chosen.squeeze(1)
+
+
+def entropy(logits: Float[Tensor, "K V"], *, temperature: float = 1.0) -> Float[Tensor, "K"]:
+    """Give the entropy of each row's distribution over the next token.
+
+    H[k] = -sum_v p[k, v] log p[k, v],  p = softmax(logits / temperature)
+
+    Args:
+        logits: One row per predicted token; -inf bans a token.
+        temperature: Above 0.
+
+    Returns:
+        Entropy in nats, 0 to log V: float64 for float64 logits, float32 for all others.
+
+    Raises:
+        ValueError: The temperature is not above 0.
+
+    Example:
+        >>> entropy(torch.zeros(1, 4))
+        tensor([1.3863])
+    """
+    logprobs = _log_softmax(logits, temperature)
+    probs = logprobs.exp()
+    # 0 log 0 is 0; left alone it would be 0 times -inf, which is NaN.
+    return -(probs * logprobs.masked_fill(logprobs == -torch.inf, 0)).sum(1)
+
+
+def _log_softmax(logits: Float[Tensor, "K V"], temperature: float) -> Float[Tensor, "K V"]:
+    if not temperature > 0:
+        raise ValueError(
+            explain("A log-prob needs a temperature above 0", got=f"{temperature:g}", fix="Greedy has no log-probs.")
+        )
+    # Half precision is widened before it is scaled, or the division would round.
+    wide = logits if logits.dtype == torch.float64 else logits.float()
+    return (wide / temperature).log_softmax(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mismatch:
+    """How far the trainer's log-probs lie from those recorded when the tokens were sampled."""
+
+    num_tokens: int
+    """Loss tokens compared. With 0 the differences are 0 and the ratios 1."""
+    mean_abs: float
+    """Mean absolute difference per token, in nats."""
+    max_abs: float
+    """Largest absolute difference of a token, in nats."""
+    mean_ratio: float
+    """Mean of p_trainer / p_engine."""
+    min_ratio: float
+    """Smallest ratio."""
+    max_ratio: float
+    """Largest ratio."""
+
+    def metrics(self) -> dict[str, float]:
+        """Name the figures as they are logged; empty where no token was compared."""
+        if not self.num_tokens:
+            return {}
+        return {
+            "sampling/sampling_logp_difference/mean": self.mean_abs,
+            "sampling/sampling_logp_difference/max": self.max_abs,
+            "sampling/importance_sampling_ratio/min": self.min_ratio,
+            "sampling/importance_sampling_ratio/mean": self.mean_ratio,
+            "sampling/importance_sampling_ratio/max": self.max_ratio,
+        }
+
+
+@torch.no_grad()
+def mismatch(
+    logprobs: Float[Tensor, "K"], rollout_logprobs: Float[Tensor, "K"], loss_mask: Bool[Tensor, "K"]
+) -> Mismatch:
+    """Compare the trainer's log-probs with the engine's, before any correction.
+
+    d[t] = log p_trainer[t] - log p_engine[t],  ratio[t] = exp(d[t]),  over loss tokens only
+
+    Give it all tokens of a step at once: means of means would weigh short micro-batches too much.
+
+    Args:
+        logprobs: Under the trainer's weights, in nats.
+        rollout_logprobs: As recorded when the tokens were sampled, in nats.
+        loss_mask: True where the token is trained.
+
+    Returns:
+        Differences and ratios as plain numbers.
+
+    Example:
+        >>> found = mismatch(torch.tensor([-1.0, 9.0]), torch.tensor([-1.5, 0.0]), torch.tensor([True, False]))
+        >>> found.num_tokens, found.mean_abs, found.max_abs
+        (1, 0.5, 0.5)
+    """
+    difference = logprobs[loss_mask] - rollout_logprobs[loss_mask]
+    if not len(difference):
+        return Mismatch(num_tokens=0, mean_abs=0.0, max_abs=0.0, mean_ratio=1.0, min_ratio=1.0, max_ratio=1.0)
+    size, ratio = difference.abs(), difference.exp()
+    return Mismatch(
+        num_tokens=len(difference),
+        mean_abs=size.mean().item(),
+        max_abs=size.max().item(),
+        mean_ratio=ratio.mean().item(),
+        min_ratio=ratio.min().item(),
+        max_ratio=ratio.max().item(),
+    )
