@@ -1,4 +1,5 @@
-"""Packing, the optimizer, the update, supervised warm start, and checkpoints.
+"""Learning: packing, optimizer, update, warm start, checkpoints.
 
-Knows batches and losses; does not know where completions came from.
+Knows a policy by what it can do (:class:`mmgrpo.train.contract.TrainablePolicy`); does not know model families,
+engines, rewards or files of data.
 """

@@ -1,0 +1,209 @@
+"""From scored groups to the packed micro-batches of each optimizer step.
+
+Decides which completions share a row and what the loss is divided by. Does not know models, losses or devices.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from mmgrpo.errors import TrainingError, explain
+from mmgrpo.types import Batch, Completion, OptimizerBatch, Prompt, ScoredGroup, Segment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedTokens:
+    """The K completion tokens and S completions of a micro-batch, as the loss reads them."""
+
+    sequence: Int[Tensor, "K"]
+    """Which completion (0 to S - 1) a token belongs to."""
+    loss_mask: Bool[Tensor, "K"]
+    """True where the token is trained."""
+    rollout_logprobs: Float[Tensor, "K"]
+    """log p when it was sampled, in nats."""
+    advantages: Float[Tensor, "S"]
+    """One per completion, float64."""
+
+    def to(self, device: torch.device) -> PackedTokens:
+        """Copy to a device. (Advantages become float32 there: not every device has float64.)"""
+        if device.type == "cpu":
+            return self
+        return PackedTokens(
+            sequence=self.sequence.to(device),
+            loss_mask=self.loss_mask.to(device),
+            rollout_logprobs=self.rollout_logprobs.to(device),
+            advantages=self.advantages.float().to(device),
+        )
+
+
+def rows_of(batch: Batch) -> PackedTokens:
+    """Lay the completions of a micro-batch end to end.
+
+    Args:
+        batch: A micro-batch with at least one completion.
+
+    Returns:
+        Per-token and per-completion tensors in packed order, on the CPU.
+    """
+    completions = batch.completions
+    lengths = torch.tensor([len(c.token_ids) for c in completions])
+    return PackedTokens(
+        sequence=torch.repeat_interleave(torch.arange(len(completions)), lengths),
+        loss_mask=torch.cat([c.loss_mask.cpu() for c in completions]),
+        rollout_logprobs=torch.cat([c.rollout_logprobs.cpu() for c in completions]),
+        advantages=torch.tensor([a for s in batch.segments for a in s.advantages], dtype=torch.float64),
+    )
+
+
+def pack(
+    scored: Sequence[ScoredGroup],
+    advantages: Sequence[Float[Tensor, "G"]],
+    *,
+    optimizer_steps: int,
+    max_batch_tokens: int,
+    mask_truncated: bool = False,
+    keep_zero: bool = False,
+) -> list[OptimizerBatch]:
+    """Divide a rollout over its optimizer steps and pack each into micro-batches.
+
+    Groups keep their order and are divided into equal runs, one per optimizer step. A group in which no advantage
+    differs from zero has no gradient; it is left out (and counted), but its tokens stay in the denominators, so that leaving it out
+    changes nothing but time. A completion without a trained token is in neither.
+
+    Args:
+        scored: Groups of the rollout, in order.
+        advantages: One tensor per group.
+        optimizer_steps: Optimizer steps that share the rollout (per iteration).
+        max_batch_tokens: Packed tokens per micro-batch, prompts counted once; memory grows with it.
+        mask_truncated: Train no token of completions that hit the length limit.
+        keep_zero: Keep groups whose advantages are all zero, because a KL or entropy term still moves them.
+
+    Returns:
+        One entry per optimizer step; an entry without micro-batches is a step to skip.
+
+    Raises:
+        TrainingError: An advantage is not finite, or there is not one per completion.
+
+    Warns:
+        UserWarning: One completion and its prompt alone exceed ``max_batch_tokens``.
+    """
+    segments = [_segment(s, a, mask_truncated=mask_truncated) for s, a in zip(scored, advantages, strict=True)]
+    bounds = [i * len(segments) // optimizer_steps for i in range(optimizer_steps + 1)]
+    chunks = [segments[start:end] for start, end in zip(bounds, bounds[1:], strict=False)]
+    return [_optimizer_batch(chunk, max_batch_tokens, keep_zero=keep_zero) for chunk in chunks]
+
+
+def pack_segments(segments: Sequence[Segment], *, max_batch_tokens: int) -> tuple[Batch, ...]:
+    """Pack segments into as few micro-batches as first-fit by falling size finds.
+
+    A segment that exceeds the budget is split over several micro-batches, its prompt repeated. The result depends
+    on the segments and the budget only.
+
+    Args:
+        segments: What to pack; the order breaks ties.
+        max_batch_tokens: Packed tokens per micro-batch, at least 1.
+
+    Returns:
+        Micro-batches in the order of their first segment.
+
+    Warns:
+        UserWarning: One completion and its prompt alone exceed the budget; it gets a micro-batch of its own.
+    """
+    pieces = [piece for segment in segments for piece in _split(segment, max_batch_tokens)]
+    sizes = [_tokens(piece) for piece in pieces]
+    if any(size > max_batch_tokens for size in sizes):
+        # No sizes in the text: Python shows one text once, and this is one fact about the run.
+        message = explain(
+            "A prompt with one completion is longer than a micro-batch may be; it is computed alone",
+            where="train.max_batch_tokens",
+            expected=f"at most {max_batch_tokens} packed tokens",
+            fix="Raise train.max_batch_tokens if memory allows, or shorten prompts, pictures or completions.",
+        )
+        warnings.warn(message, stacklevel=3)
+    bins = _first_fit(sizes, max_batch_tokens)
+    return tuple(Batch(segments=tuple(pieces[i] for i in members)) for members in bins)
+
+
+def _segment(scored: ScoredGroup, advantages: Float[Tensor, "G"], *, mask_truncated: bool) -> Segment:
+    """Join a group with its advantages; 0 where no reward applies."""
+    prompt, completions = scored.group.prompt, scored.group.completions
+    values = torch.where(scored.totals.isnan(), 0.0, advantages.double()) if len(advantages) else advantages.double()
+    if len(values) != len(completions) or not values.isfinite().all():
+        raise TrainingError(
+            explain(
+                "Advantages cannot be used",
+                where=f"sample {prompt.sample.id}",
+                expected=f"{len(completions)} finite numbers",
+                got=str(advantages.tolist()),
+                fix="Look at the rewards of this sample: one of them is infinite or missing.",
+            )
+        )
+    if mask_truncated:
+        completions = tuple(_untrained(c) if c.finish_reason == "length" else c for c in completions)
+    return Segment(prompt=prompt, completions=completions, advantages=tuple(values.tolist()))
+
+
+def _untrained(completion: Completion) -> Completion:
+    return replace(completion, loss_mask=torch.zeros_like(completion.loss_mask))
+
+
+def _optimizer_batch(segments: Sequence[Segment], max_batch_tokens: int, *, keep_zero: bool) -> OptimizerBatch:
+    """Count every trained token, then pack what has a gradient."""
+    trained = [_without_untrained(s) for s in segments]
+    kept = [s for s in trained if s.completions and (keep_zero or any(a != 0.0 for a in s.advantages))]
+    return OptimizerBatch(
+        batches=pack_segments(kept, max_batch_tokens=max_batch_tokens),
+        num_tokens=sum(int(c.loss_mask.sum()) for s in trained for c in s.completions),
+        num_sequences=sum(len(s.completions) for s in trained),
+        num_skipped_groups=len(segments) - len(kept),
+    )
+
+
+def _without_untrained(segment: Segment) -> Segment:
+    """Drop completions without any trained token: the longest ones, often, and they would be computed for nothing."""
+    kept = [i for i, c in enumerate(segment.completions) if bool(c.loss_mask.any())]
+    return _choose(segment, kept)
+
+
+def _choose(segment: Segment, indices: Sequence[int]) -> Segment:
+    return replace(
+        segment,
+        completions=tuple(segment.completions[i] for i in indices),
+        advantages=tuple(segment.advantages[i] for i in indices),
+    )
+
+
+def _tokens(segment: Segment) -> int:
+    return _length(segment.prompt) + sum(_length(c) for c in segment.completions)
+
+
+def _length(part: Prompt | Completion) -> int:
+    return len(part.token_ids)
+
+
+def _split(segment: Segment, max_batch_tokens: int) -> list[Segment]:
+    """Cut a segment that exceeds the budget into pieces that repeat its prompt, as few as first-fit finds."""
+    if _tokens(segment) <= max_batch_tokens:
+        return [segment]
+    room = max_batch_tokens - _length(segment.prompt)
+    return [_choose(segment, members) for members in _first_fit([_length(c) for c in segment.completions], room)]
+
+
+def _first_fit(sizes: Sequence[int], capacity: int) -> list[list[int]]:
+    """First-fit by falling size; what exceeds the capacity stands alone. Members and bins in index order."""
+    bins: list[list[int]] = []
+    room: list[int] = []
+    for index in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
+        fit = next((b for b, free in enumerate(room) if sizes[index] <= free), len(bins))
+        if fit == len(bins):
+            bins.append([])
+            room.append(capacity)
+        bins[fit].append(index)
+        room[fit] -= sizes[index]
+    return sorted(sorted(members) for members in bins)
