@@ -1,0 +1,121 @@
+"""Rows as a lazy sequence: read when asked for, and able to say where they came from.
+
+Knows no file format and no column: readers fill in how one row is made.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+
+Row = Mapping[str, Any]
+
+
+class Rows(ABC, Sequence[Row]):
+    """Rows of one source, in their own order; each access makes a fresh row and keeps none."""
+
+    name: str
+    """What messages call the source: a path, a hub id, "scenes"."""
+    columns: tuple[str, ...]
+    """Every column that at least one row has; a row without it has None there."""
+    base: Path | None = None
+    """Folder that relative media paths start from; None: the source has no folder, so it may not name such paths."""
+    confined: bool = False
+    """Whether nothing outside ``base`` may be read."""
+    generated: bool = False
+    """Whether the rows are made in code, so that their media need no check."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def read(self, index: int) -> Row:
+        """Make row ``index`` (0 <= index < len)."""
+
+    @abstractmethod
+    def where(self, index: int) -> str:
+        """Say where row ``index`` came from, for messages: file and line, or file and row."""
+
+    def id(self, index: int) -> str:
+        """Name row ``index`` uniquely in its source, the same in every run."""
+        return str(index)
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Row]: ...
+    def __getitem__(self, index: int | slice) -> Row | list[Row]:
+        """Read one row, or a list of rows for a slice."""
+        if isinstance(index, slice):
+            return [self.read(i) for i in range(*index.indices(len(self)))]
+        position = index + len(self) if index < 0 else index
+        if not 0 <= position < len(self):
+            raise IndexError(f"row {index} of {len(self)} rows of {self.name}")
+        return self.read(position)
+
+
+class ChosenRows(Rows):
+    """Some rows of another source, under their old names and numbers."""
+
+    def __init__(self, rows: Rows, indices: Sequence[int]) -> None:
+        """Take the rows ``indices`` of ``rows``, in that order."""
+        self._rows, self._indices = rows, list(indices)
+        self.name, self.columns, self.base = rows.name, rows.columns, rows.base
+        self.confined, self.generated = rows.confined, rows.generated
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def read(self, index: int) -> Row:
+        """Make row ``index`` of the choice."""
+        return self._rows.read(self._indices[index])
+
+    def where(self, index: int) -> str:
+        """Say where the row came from in its own source."""
+        return self._rows.where(self._indices[index])
+
+    def id(self, index: int) -> str:
+        """Keep the id that the row has in its own source."""
+        return self._rows.id(self._indices[index])
+
+
+class ListedRows(Rows):
+    """Rows that are already in memory."""
+
+    def __init__(self, rows: Sequence[Row], *, name: str, base: Path | None = None) -> None:
+        """Hold ``rows``; columns are the union over all of them."""
+        self._rows = rows
+        self.name, self.base = name, base
+        self.columns = tuple(dict.fromkeys(column for row in rows for column in row))
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def read(self, index: int) -> Row:
+        """Return row ``index`` with None for the columns that it lacks."""
+        return dict.fromkeys(self.columns) | dict(self._rows[index])
+
+    def where(self, index: int) -> str:
+        """Say which row of the list."""
+        return f"{self.name}, row {index}"
+
+
+def choose(rows: Rows, limit: int | None, *, seed: int) -> Rows:
+    """Take ``limit`` rows at random, in the source's order.
+
+    Args:
+        rows: The source.
+        limit: How many; None, or more than there are, takes all.
+        seed: Which choice.
+
+    Returns:
+        The chosen rows; the same for the same seed, in every version of numpy.
+    """
+    if limit is None or limit >= len(rows):
+        return rows
+    drawn = np.random.RandomState(seed).permutation(len(rows))[:limit]
+    return ChosenRows(rows, sorted(int(i) for i in drawn))

@@ -1,0 +1,124 @@
+"""CLEVR-like pictures with their scene graph: a few solids on a floor, to count, to name, to relate.
+
+A scene is a function of its seed and index alone, so rows can be drawn in any order and made again at any time.
+Knows no question and no answer: see :mod:`mmgrpo.data.synthetic.counting`.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from PIL import Image
+
+from mmgrpo.data.synthetic.drawing import floor
+from mmgrpo.data.synthetic.layout import Placed, arrange, draw_kind, visible_shares
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SceneObject:
+    """One object of a scene, as it stands and as it is seen."""
+
+    shape: str
+    """sphere, cube or cylinder."""
+    color: str
+    """gray, red, blue, green, brown, purple, cyan or yellow."""
+    size: str
+    """small or large."""
+    material: str
+    """rubber or metal."""
+    turn: int
+    """Rotation about the vertical axis, in degrees."""
+    position: tuple[float, float, float]
+    """Centre: x to the right, y away from the viewer, z up, in floor units."""
+    depth: float
+    """Distance from the camera along its axis, in floor units; larger is farther away."""
+    box: tuple[int, int, int, int]
+    """Left, top, right and bottom of its own pixels (right and bottom exclusive), whatever stands before it."""
+    visible: float
+    """Share of its own pixels that nothing hides, from 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """A picture and what is in it."""
+
+    image: Image.Image
+    """RGB, square."""
+    objects: tuple[SceneObject, ...]
+    """From far to near."""
+
+    def graph(self) -> dict[str, Any]:
+        """Return the objects as plain dictionaries, ready for JSON."""
+        return {"image_size": self.image.width, "objects": [asdict(thing) for thing in self.objects]}
+
+
+def render_scene(
+    seed: int,
+    index: int,
+    *,
+    image_size: int = 56,
+    min_objects: int = 1,
+    max_objects: int = 8,
+    max_hidden: float = 0.4,
+) -> Scene:
+    """Make one scene.
+
+    Args:
+        seed: Scenes of different seeds are different.
+        index: Number of the scene under this seed; scenes do not depend on each other.
+        image_size: Width and height of the picture, in pixels.
+        min_objects: Smallest number of objects.
+        max_objects: Largest number of objects; every number of the range is equally likely.
+        max_hidden: Largest share of an object's own pixels that others may hide.
+
+    Returns:
+        The picture and its objects.
+
+    Raises:
+        DatasetError: So many objects do not fit into so small a picture.
+
+    Source: the kind of scene is that of CLEVR, arXiv:1612.06890, section 3.
+
+    Example:
+        >>> scene = render_scene(0, 3, image_size=48, min_objects=2, max_objects=2)
+        >>> scene.image.size, len(scene.objects)
+        ((48, 48), 2)
+    """
+    rng = random.Random(f"scene {seed} {index}")
+    count = min_objects + int(rng.random() * (max_objects - min_objects + 1))
+    kinds = [draw_kind(rng) for _ in range(count)]
+    placed = arrange(kinds, rng, image_size=image_size, max_hidden=max_hidden)
+    shares = visible_shares(placed, image_size)
+    objects = tuple(_describe(thing, share) for thing, share in zip(placed, shares, strict=True))
+    return Scene(image=_paint(placed, image_size), objects=objects)
+
+
+def _paint(placed: list[Placed], image_size: int) -> Image.Image:
+    image = floor(image_size).copy()
+    for thing in placed:  # all shadows first: they fall on the floor, never on an object
+        drawn = thing.sprite
+        left = thing.corner[0] + drawn.center[0] - drawn.shadow_center[0]
+        top = thing.corner[1] + drawn.center[1] - drawn.shadow_center[1]
+        image.paste((38, 36, 40), (left, top), drawn.shadow)
+    for thing in placed:
+        image.paste(thing.sprite.image, thing.corner, thing.sprite.alpha)
+    return image
+
+
+def _describe(thing: Placed, visible: float) -> SceneObject:
+    left, top = thing.corner
+    own = thing.sprite.box
+    x, y, z = (round(value, 4) for value in thing.position)
+    return SceneObject(
+        shape=thing.kind.shape,
+        color=thing.kind.color,
+        size=thing.kind.size,
+        material=thing.kind.material,
+        turn=thing.kind.turn,
+        position=(x, y, z),
+        depth=round(thing.depth, 4),
+        box=(left + own[0], top + own[1], left + own[2], top + own[3]),
+        visible=round(visible, 4),
+    )
