@@ -93,7 +93,8 @@ class Data(Section):
     eval: Source | None = None
     """Held-out rows; needed when ``eval`` is on."""
     config: str | None = None
-    """A file of ``datasets_configs/`` that gives columns and template (and train, eval unless given here)."""
+    """A file of ``datasets_configs/``: keys of this section that lie underneath those given here (columns, template,
+    train, eval). Once loaded they are merged and this key is null."""
     columns: Columns = Columns()
     """Which column is what."""
     template: Template = Template()

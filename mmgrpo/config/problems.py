@@ -1,0 +1,158 @@
+"""What pydantic found wrong, told to the person who wrote the YAML: where, what was expected, what to write.
+
+All problems of a configuration are told together. This file knows the schema's names, not what keys do.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from mmgrpo.config.keys import describe, find_keys, one_of
+from mmgrpo.config.names import closest, suggest
+from mmgrpo.config.tree import Document, KeyPath
+from mmgrpo.errors import ConfigError, explain
+
+_DOTTED = re.compile(r"\b[a-z_]+(?:\.[a-z_]+)+\b")
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    path: KeyPath
+    text: str
+
+
+def tell(error: ValidationError, document: Document) -> ConfigError:
+    """Turn pydantic's findings into one error that names every place.
+
+    Args:
+        error: What pydantic found.
+        document: The merged values and where they stand.
+
+    Returns:
+        The error to raise.
+    """
+    problems: dict[KeyPath, _Problem] = {}
+    for details in error.errors(include_url=False):
+        path = _written_path(details["loc"], document.values)
+        problems.setdefault(path, _Problem(path, _text(details, path, document)))
+    texts = [problem.text for problem in sorted(problems.values(), key=lambda problem: _order(problem.path, document))]
+    head = [f"The configuration has {len(texts)} faults."] if len(texts) > 1 else []
+    return ConfigError("\n\n".join([*head, *texts]))
+
+
+def _order(path: KeyPath, document: Document) -> tuple[int, int]:
+    """As in the file, overrides last."""
+    mark = document.marks.get(path) or document.marks.get(path[:-1])
+    return (mark.line or sys.maxsize, mark.column or 0) if mark else (0, 0)
+
+
+def _text(details: ErrorDetails, path: KeyPath, document: Document) -> str:
+    """Choose the wording for one finding."""
+    kind, here = details["type"], find_keys(path)
+    if kind == "extra_forbidden":
+        return _unknown(path, document)
+    if kind == "missing" and path not in document.marks:
+        return _missing(path, document)
+    if kind == "value_error":
+        told = details["msg"].removeprefix("Value error, ")
+        if not path or any(key.sections for key in here):
+            return explain(_sentence(told), where=_where(path, document, told=told))
+        allowed = describe(here[0]) if here else ""
+        return explain(f"Wrong value for {dotted(path)}: {told}", where=_where(path, document), expected=allowed)
+    return _wrong(details, path, document)
+
+
+def _wrong(details: ErrorDetails, path: KeyPath, document: Document) -> str:
+    kind, here, given = details["type"], find_keys(path), _get(document.values, path)
+    expected = describe(here[0]) if here else details["msg"].removeprefix("Input should be ")
+    fix = ""
+    if kind == "literal_error":
+        options = re.findall(r"'([^']*)'", str(details.get("ctx", {}).get("expected", "")))
+        expected = one_of(options)
+        near = closest(str(given), options)
+        fix = f"Write {near}." if near else ""
+    elif kind == "string_type":
+        fix = "Put the value in quotes."
+    elif kind in ("model_type", "dict_type"):
+        expected = "keys under it"
+        if isinstance(given, str) and any("path" in section.model_fields for key in here for section in key.sections):
+            fix = f"Write {dotted(path)}: {{path: {given}}}."
+    what = f"Wrong value for {dotted(path)}"
+    return explain(what, where=_where(path, document), expected=expected, got=_shown(given), fix=fix)
+
+
+def _unknown(path: KeyPath, document: Document) -> str:
+    section = dotted(path[:-1])
+    found = suggest(path)
+    what = f"Unknown key {path[-1]}" + (f" under {section}" if section else " at the top level")
+    return explain(what, where=_where(path, document), expected=found.valid, fix=found.fix)
+
+
+def _missing(path: KeyPath, document: Document) -> str:
+    here = find_keys(path)
+    expected = f"{describe(here[0])}: {here[0].doc}" if here else ""
+    return explain(f"{dotted(path)} is missing", where=_where(path[:-1], document), expected=expected)
+
+
+def _where(path: KeyPath, document: Document, *, told: str = "") -> str:
+    """Say where a key stands; a sentence that names keys (``train.num_steps``) is placed at those."""
+    named: list[KeyPath] = [tuple(name.split(".")) for name in _DOTTED.findall(told)]
+    places = [f"{document.marks[key]} ({dotted(key)})" for key in dict.fromkeys(named) if key in document.marks]
+    if places:
+        return ", ".join(places)
+    mark = document.marks.get(path) or document.marks.get(())
+    if mark is None:
+        return ""
+    return str(mark) if mark.line is None else f"{mark} ({dotted(path)})"
+
+
+def dotted(path: Sequence[str | int]) -> str:
+    """Write a path as in ``rewards.0.weight``."""
+    return ".".join(str(part) for part in path)
+
+
+def _written_path(loc: tuple[int | str, ...], values: Any) -> KeyPath:
+    """Drop the names of variants that pydantic puts between the keys."""
+    return tuple(_steps(loc, values))
+
+
+def _steps(loc: tuple[int | str, ...], values: Any) -> Iterator[str | int]:
+    at: Any = values
+    for position, part in enumerate(loc):
+        last = position == len(loc) - 1
+        if isinstance(at, dict) and part in at:
+            at = cast("Mapping[Any, Any]", at)[part]
+            yield part
+        elif isinstance(at, list) and isinstance(part, int) and part < len(cast("list[Any]", at)):
+            at = cast("list[Any]", at)[part]
+            yield part
+        elif isinstance(at, dict) and last:
+            yield part
+
+
+def _get(values: Any, path: KeyPath) -> Any:
+    for part in path:
+        if isinstance(values, dict):
+            values = cast("Mapping[Any, Any]", values).get(part)
+        elif isinstance(values, list):
+            values = cast("list[Any]", values)[int(part)]
+    return values
+
+
+def _shown(value: object) -> str:
+    words = {True: "true", False: "false", None: "null"}
+    if value is None or isinstance(value, bool):
+        return words[value]
+    return repr(value) if len(repr(value)) < 80 else repr(value)[:77] + "..."
+
+
+def _sentence(text: str) -> str:
+    """Begin with a capital letter, unless the first word is a key."""
+    return text if _DOTTED.match(text) else text[:1].upper() + text[1:]
