@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -31,7 +32,7 @@ class PackedTokens:
     """One per completion, float64."""
 
     def to(self, device: torch.device) -> PackedTokens:
-        """Copy to a device. (Advantages become float32 there: not every device has float64.)"""
+        """Copy to a device; advantages become float32 there, since not every device has float64."""
         if device.type == "cpu":
             return self
         return PackedTokens(
@@ -73,8 +74,8 @@ def pack(
     """Divide a rollout over its optimizer steps and pack each into micro-batches.
 
     Groups keep their order and are divided into equal runs, one per optimizer step. A group in which no advantage
-    differs from zero has no gradient; it is left out (and counted), but its tokens stay in the denominators, so that leaving it out
-    changes nothing but time. A completion without a trained token is in neither.
+    differs from zero has no gradient; it is left out and counted, but its tokens stay in the denominators: leaving it
+    out changes nothing but time. A completion without a trained token is in neither.
 
     Args:
         scored: Groups of the rollout, in order.
@@ -95,7 +96,7 @@ def pack(
     """
     segments = [_segment(s, a, mask_truncated=mask_truncated) for s, a in zip(scored, advantages, strict=True)]
     bounds = [i * len(segments) // optimizer_steps for i in range(optimizer_steps + 1)]
-    chunks = [segments[start:end] for start, end in zip(bounds, bounds[1:], strict=False)]
+    chunks = [segments[start:end] for start, end in pairwise(bounds)]
     return [_optimizer_batch(chunk, max_batch_tokens, keep_zero=keep_zero) for chunk in chunks]
 
 

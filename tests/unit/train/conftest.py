@@ -112,7 +112,9 @@ def _scored(name, lengths, rewards=None, *, prompt=4, finish=None):
     ids = torch.randint(0, VOCAB, (prompt,), generator=torch.Generator().manual_seed(seed))
     prompt = Prompt(sample=Sample(id=name, messages=()), text=name, token_ids=ids, model_inputs={})
     finish = finish or ["stop"] * len(lengths)
-    completions = tuple(_completion(n, f, seed=seed * 100 + i) for i, (n, f) in enumerate(zip(lengths, finish)))
+    completions = tuple(
+        _completion(n, f, seed=seed * 100 + i) for i, (n, f) in enumerate(zip(lengths, finish, strict=True))
+    )
     totals = torch.tensor(rewards if rewards is not None else range(len(lengths)), dtype=torch.float64)
     return ScoredGroup(group=Group(prompt=prompt, completions=completions), totals=totals, rewards={"r": totals})
 

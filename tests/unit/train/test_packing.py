@@ -51,8 +51,10 @@ def test_advantages_stay_with_their_completions_when_a_group_is_split(scored):
     advantages = torch.tensor([0.1, 0.2, 0.3, -0.6], dtype=torch.float64)
     (step,) = pack([group], [advantages], optimizer_steps=1, max_batch_tokens=14)
     assert len(step.batches) > 1
-    found = {c.text: a for b in step.batches for s in b.segments for c, a in zip(s.completions, s.advantages)}
-    expected = {c.text: a for c, a in zip(group.group.completions, advantages.tolist())}
+    found = {
+        c.text: a for b in step.batches for s in b.segments for c, a in zip(s.completions, s.advantages, strict=True)
+    }
+    expected = {c.text: a for c, a in zip(group.group.completions, advantages.tolist(), strict=True)}
     assert found == expected
 
 

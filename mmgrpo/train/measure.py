@@ -1,0 +1,72 @@
+"""Metrics of an update that are not the loss's own: engine against trainer, and means over optimizer steps.
+
+Knows names and numbers; does not know models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mmgrpo.train.frozen import MicroBatch
+
+
+def sampling_metrics(micros: Sequence[MicroBatch]) -> dict[str, float]:
+    """Compare the engine's log-probs with the trainer's, on trained tokens, under the weights that the step found.
+
+    difference[t] = |old_logprobs[t] - rollout_logprobs[t]|,  ratio[t] = exp(old_logprobs[t] - rollout_logprobs[t])
+
+    Args:
+        micros: Micro-batches; those without old log-probs are left out.
+
+    Returns:
+        ``sampling/sampling_logp_difference/{mean,max}`` in nats and ``sampling/importance_sampling_ratio/
+        {min,mean,max}``; nothing where no token was computed.
+    """
+    parts = [
+        (m.old_logprobs - m.rows.rollout_logprobs)[m.rows.loss_mask].cpu().double()
+        for m in micros
+        if m.old_logprobs is not None
+    ]
+    gap = torch.cat(parts) if parts else torch.zeros(0)
+    if not len(gap):
+        return {}
+    ratio = gap.exp()
+    return {
+        "sampling/sampling_logp_difference/mean": float(gap.abs().mean()),
+        "sampling/sampling_logp_difference/max": float(gap.abs().max()),
+        "sampling/importance_sampling_ratio/min": float(ratio.min()),
+        "sampling/importance_sampling_ratio/mean": float(ratio.mean()),
+        "sampling/importance_sampling_ratio/max": float(ratio.max()),
+    }
+
+
+def mean_over_steps(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Average the metrics of several optimizer steps; ``…/min`` and ``…/max`` keep the extreme.
+
+    Args:
+        metrics: One mapping per optimizer step, which need not have the same names.
+
+    Returns:
+        One value per name, over the steps that have it.
+
+    Example:
+        >>> mean_over_steps([{"loss": 1.0, "ratio/max": 1.0}, {"loss": 3.0, "ratio/max": 2.0}])
+        {'loss': 2.0, 'ratio/max': 2.0}
+    """
+    names = dict.fromkeys(name for step in metrics for name in step)
+    return {name: _join(name, [step[name] for step in metrics if name in step]) for name in names}
+
+
+def masked_sum(values: Float[Tensor, "K"], mask: Tensor) -> float:
+    """Add up the values of trained tokens."""
+    return float(values.detach().masked_fill(~mask, 0).sum())
+
+
+def _join(name: str, values: Sequence[float]) -> float:
+    if name.endswith("/min"):
+        return min(values)
+    return max(values) if name.endswith("/max") else sum(values) / len(values)

@@ -1,0 +1,132 @@
+"""The warm start: imitate given answers before GRPO, through the same packed forward, optimizer and checks.
+
+Does not know where prompts and targets come from, or that GRPO follows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from mmgrpo.train.backward import backward
+from mmgrpo.train.contract import TrainablePolicy
+from mmgrpo.train.optimizer import Optimizer
+from mmgrpo.train.packing import pack_segments
+from mmgrpo.types import Batch, Completion, Prompt, Segment
+
+Target = tuple[Prompt, Int[Tensor, "C"]]
+"""A prompt and the tokens to write after it, the end token included."""
+TargetSource = Callable[[], Sequence[Target]]
+"""Gives the rows of the next optimizer step."""
+OnStep = Callable[[int, Mapping[str, float]], None]
+"""Gets the step, counted from 0, and its metrics."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmStartSettings:
+    """How long to imitate, and in what portions."""
+
+    num_steps: int
+    """Optimizer steps."""
+    max_batch_tokens: int
+    """Packed tokens per micro-batch."""
+    check_finite: bool = True
+    """Stop before an optimizer step whose loss or gradient is not finite."""
+
+
+def warm_start(
+    policy: TrainablePolicy,
+    source: TargetSource,
+    *,
+    settings: WarmStartSettings,
+    optimizer: Optimizer,
+    on_step: OnStep | None = None,
+) -> dict[str, float]:
+    """Train the policy to write the targets.
+
+    loss = - sum over target tokens of all rows of log p(token | everything before it) / number of target tokens
+
+    Args:
+        policy: What learns.
+        source: Called once per step.
+        settings: How long.
+        optimizer: Built over ``policy.trainable()``; not the one that GRPO uses later.
+        on_step: Called after each step.
+
+    Returns:
+        ``loss/first`` and ``loss/last`` in nats per token, ``steps``, ``tokens`` (targets learned from) and
+        ``seconds``.
+
+    Raises:
+        TrainingError: A loss or gradient is not finite; the weights are those of the step before.
+    """
+    start = time.perf_counter()
+    losses: list[float] = []
+    tokens = 0
+    for step in range(settings.num_steps):
+        metrics = imitate(policy, source(), settings=settings, optimizer=optimizer)
+        losses.append(metrics["loss"])
+        tokens += int(metrics["tokens"])
+        if on_step is not None:
+            on_step(step, metrics)
+    ends = {"loss/first": losses[0], "loss/last": losses[-1]} if losses else {}
+    return ends | {"steps": len(losses), "tokens": tokens, "seconds": time.perf_counter() - start}
+
+
+def imitate(
+    policy: TrainablePolicy, rows: Sequence[Target], *, settings: WarmStartSettings, optimizer: Optimizer
+) -> dict[str, float]:
+    """Take one supervised optimizer step.
+
+    Args:
+        policy: What learns.
+        rows: Prompts and targets, at least one.
+        settings: Gives the size of micro-batches.
+        optimizer: Takes the step.
+
+    Returns:
+        ``loss`` in nats per token, ``grad_norm`` before clipping, ``learning_rate``, ``tokens`` and ``seconds``.
+
+    Raises:
+        TrainingError: Loss or gradient is not finite; the weights are unchanged.
+    """
+    start = time.perf_counter()
+    segments = [imitation(prompt, token_ids) for prompt, token_ids in rows]
+    batches = pack_segments(segments, max_batch_tokens=settings.max_batch_tokens)
+    total = sum(len(token_ids) for _, token_ids in rows)
+    rate = optimizer.learning_rate
+    optimizer.zero_grad()
+    try:
+        loss = sum(
+            _learn(policy, batch, total, optimizer=optimizer, check_finite=settings.check_finite) for batch in batches
+        )
+        norm = optimizer.step()
+    finally:
+        optimizer.zero_grad()
+    seconds = time.perf_counter() - start
+    return {"loss": loss, "grad_norm": norm, "learning_rate": rate, "tokens": total, "seconds": seconds}
+
+
+def imitation(prompt: Prompt, token_ids: Int[Tensor, "C"]) -> Segment:
+    """Dress a target as a completion of its prompt, every token trained."""
+    completion = Completion(
+        token_ids=token_ids,
+        rollout_logprobs=torch.zeros(len(token_ids)),
+        loss_mask=torch.ones(len(token_ids), dtype=torch.bool),
+        text="",
+        finish_reason="stop",
+        policy_version=0,
+    )
+    return Segment(prompt=prompt, completions=(completion,), advantages=(0.0,))
+
+
+def _learn(policy: TrainablePolicy, batch: Batch, total: int, *, optimizer: Optimizer, check_finite: bool) -> float:
+    """Add a micro-batch's gradient; give its share of the loss."""
+    loss = -policy.logprobs(batch, temperature=1.0).logprobs.sum() / total
+    backward(loss, batch, optimizer=optimizer, check_finite=check_finite)
+    return float(loss.detach())
