@@ -1,0 +1,289 @@
+"""Qwen2-VL, Qwen2.5-VL and Qwen3-VL: M-RoPE on three axes, a window-merging picture and video encoder.
+
+Source: Qwen2-VL, arXiv:2409.12191, section 2.1 (M-RoPE); Qwen3-VL adds deepstack features to the first layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from mmgrpo.policy.families.record import Encoded, Family, Key, Placed, join_inputs
+from mmgrpo.policy.families.tiny import QWEN_TEMPLATE, build_tokenizer, initialise, merged
+from mmgrpo.types import Prompt
+
+_KEYS = {
+    "pixel_values": Key(feeds="encoder", join="concat"),
+    "image_grid_thw": Key(feeds="encoder", join="concat"),
+    "pixel_values_videos": Key(feeds="encoder", join="concat"),
+    "video_grid_thw": Key(feeds="encoder", join="concat"),
+    "second_per_grid_ts": Key(feeds="language", join="concat"),
+    "mm_token_type_ids": Key(feeds="language", join="tokens"),
+}
+_PARTS = {
+    "vision": ("model.visual.",),
+    "projector": ("model.visual.merger.", "model.visual.deepstack_merger_list."),
+    "language": ("model.language_model.", "lm_head."),
+}
+_FEATURES = {
+    "image": ("pixel_values", "image_grid_thw", "get_image_features", "image_token_id"),
+    "video": ("pixel_values_videos", "video_grid_thw", "get_video_features", "video_token_id"),
+}
+
+
+def _media_tokens(config: Any) -> Mapping[str, tuple[int, ...]]:
+    return {"image": (config.image_token_id,), "video": (config.video_token_id,)}
+
+
+def _count_features(prompt: Prompt, config: Any) -> Mapping[str, int]:
+    merge = config.vision_config.spatial_merge_size**2
+    counts = {}
+    for kind, (_, grid, _, _) in _FEATURES.items():
+        sizes = prompt.model_inputs.get(grid)
+        counts[kind] = 0 if sizes is None else int(torch.as_tensor(sizes).prod(-1).sum()) // merge
+    return counts
+
+
+def _encode(model: Any, prompts: Sequence[Prompt]) -> list[Encoded]:
+    """Embed all prompts in one pass: one call of the encoder per kind, features scattered over placeholders."""
+    embed = model.get_input_embeddings()
+    device = embed.weight.device
+    ids = torch.cat([p.token_ids for p in prompts]).to(device)
+    embeddings = embed(ids)
+    inputs = join_inputs(_BY_NAME[model.config.model_type], prompts, device)
+    visual = torch.zeros_like(ids, dtype=torch.bool)
+    deep: Tensor | None = None
+    for pixels, grid, method, token in _FEATURES.values():
+        if inputs.get(pixels) is None:
+            continue
+        output = getattr(model.model, method)(inputs[pixels], inputs[grid], return_dict=True)
+        features = torch.cat(list(output.pooler_output)).to(embeddings.dtype)
+        mask = ids == getattr(model.config, token)
+        embeddings = embeddings.masked_scatter(mask[:, None], features)
+        visual = visual | mask
+        deepstack = getattr(output, "deepstack_features", None)
+        if deepstack is not None:
+            deep = _scatter_deepstack(deep, torch.stack([torch.cat(list(layer)) for layer in deepstack]), mask)
+    lengths = [len(p.token_ids) for p in prompts]
+    extras = [{} for _ in prompts]
+    if deep is not None:
+        masks, layers = visual.split(lengths), deep.split(lengths, dim=1)
+        extras = [{"visual": m, "deepstack": d[:, m]} for m, d in zip(masks, layers, strict=True)]
+    return [
+        Encoded(embeddings=e, positions=_positions(model, p).to(device), extras=x)
+        for p, e, x in zip(prompts, embeddings.split(lengths), extras, strict=True)
+    ]
+
+
+def _scatter_deepstack(deep: Tensor | None, features: Tensor, mask: Tensor) -> Tensor:
+    if deep is None:
+        deep = features.new_zeros(features.shape[0], len(mask), features.shape[-1])
+    return deep.masked_scatter(mask[None, :, None].expand_as(deep), features)
+
+
+def _language_inputs(placed: Sequence[Placed], shape: tuple[int, int]) -> dict[str, Any]:
+    """Deepstack features of Qwen3-VL, in the order of the input's visual tokens."""
+    deep = [p.encoded.extras["deepstack"] for p in placed if "deepstack" in p.encoded.extras]
+    if not deep:
+        return {}
+    mask = torch.zeros(shape, dtype=torch.bool, device=deep[0].device)
+    for p in placed:
+        if "visual" in p.encoded.extras:
+            visual = p.encoded.extras["visual"]
+            mask[p.row, p.start : p.start + len(visual)] = visual
+    return {"visual_pos_masks": mask, "deepstack_visual_embeds": list(torch.cat(deep, dim=1))}
+
+
+def _positions(model: Any, prompt: Prompt) -> Int[Tensor, "3 P"]:
+    """M-RoPE positions of the prompt alone; never the model's cached ``rope_deltas``, which belong to another prompt."""
+    types = prompt.model_inputs.get("mm_token_type_ids")
+    if types is None or not bool(torch.as_tensor(types).any()):
+        return torch.arange(len(prompt.token_ids)).expand(3, -1)
+    grids = tuple(_frozen(prompt.model_inputs.get(k)) for k in ("image_grid_thw", "video_grid_thw"))
+    seconds = _frozen(prompt.model_inputs.get("second_per_grid_ts"))
+    return _mrope(model.model, tuple(torch.as_tensor(types).reshape(-1).tolist()), grids, seconds)
+
+
+def _frozen(value: Any) -> Any:
+    if value is None:
+        return None
+    rows = torch.as_tensor(value).tolist()
+    return tuple(tuple(r) if isinstance(r, list) else r for r in rows)
+
+
+@lru_cache(maxsize=4096)
+def _mrope(base: Any, types: tuple[int, ...], grids: tuple[Any, Any], seconds: Any) -> Int[Tensor, "3 P"]:
+    # pictures of one size share their positions, and transformers walks a Python loop for each prompt: remember them
+    images, videos = (None if g is None else torch.tensor(g) for g in grids)
+    ids = torch.zeros(1, len(types), dtype=torch.long)
+    arguments = {"image_grid_thw": images, "video_grid_thw": videos}
+    if seconds is not None:
+        arguments["second_per_grid_ts"] = torch.tensor(seconds)
+    positions, _ = base.get_rope_index(ids, mm_token_type_ids=torch.tensor(types)[None], **arguments)
+    base.rope_deltas = None
+    return positions[:, 0].clone()
+
+
+def _tiny_processor(processor_class: str, *, patch: int, template: str) -> Any:
+    import transformers
+
+    tokenizer = build_tokenizer()
+    image = transformers.Qwen2VLImageProcessor(patch_size=patch, merge_size=2)
+    kind = "Qwen3VLVideoProcessor" if processor_class == "Qwen3VLProcessor" else "Qwen2VLVideoProcessor"
+    video = getattr(transformers, kind)(patch_size=patch, merge_size=2)
+    return getattr(transformers, processor_class)(
+        image_processor=image, tokenizer=tokenizer, video_processor=video, chat_template=template
+    )
+
+
+def _token_ids(tokenizer: Any) -> dict[str, int]:
+    names = {
+        "image_token_id": "<|image_pad|>",
+        "video_token_id": "<|video_pad|>",
+        "vision_start_token_id": "<|vision_start|>",
+        "vision_end_token_id": "<|vision_end|>",
+    }
+    return {key: tokenizer.convert_tokens_to_ids(token) for key, token in names.items()}
+
+
+def _text_config(sizes: Mapping[str, int], tokenizer: Any, **more: Any) -> dict[str, Any]:
+    width = sizes["hidden_size"] // sizes["num_attention_heads"]
+    quarter = width // 8  # Qwen's split of the rotary half: 1/4 time, 3/8 height, 3/8 width
+    section = [width // 2 - 2 * (width // 2 - quarter) // 2, *[(width // 2 - quarter) // 2] * 2]
+    return {
+        "vocab_size": len(tokenizer),
+        "hidden_size": sizes["hidden_size"],
+        "intermediate_size": sizes["intermediate_size"],
+        "num_hidden_layers": sizes["num_hidden_layers"],
+        "num_attention_heads": sizes["num_attention_heads"],
+        "num_key_value_heads": sizes["num_key_value_heads"],
+        "max_position_embeddings": 32768,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": section},
+        "bos_token_id": None,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+        "tie_word_embeddings": True,
+        **more,
+    }
+
+
+_TINY_SIZES = {
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vision_hidden_size": 96,
+    "vision_intermediate_size": 192,
+    "vision_depth": 3,
+    "vision_num_heads": 4,
+}
+
+
+def _tiny_2_5(sizes: Mapping[str, int], seed: int) -> tuple[nn.Module, Any]:
+    """Qwen2.5-VL with the real patch, merge and pixel rules, so that token counts are true."""
+    from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+
+    size = merged(_TINY_SIZES, sizes)
+    processor = _tiny_processor("Qwen2_5_VLProcessor", patch=14, template=QWEN_TEMPLATE)
+    vision = {
+        "depth": size["vision_depth"],
+        "hidden_size": size["vision_hidden_size"],
+        "intermediate_size": size["vision_intermediate_size"],
+        "num_heads": size["vision_num_heads"],
+        "out_hidden_size": size["hidden_size"],
+        "patch_size": 14,
+        "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+        "window_size": 112,
+        "fullatt_block_indexes": [size["vision_depth"] - 1],
+    }
+    config = Qwen2_5_VLConfig(
+        text_config=_text_config(size, processor.tokenizer),
+        vision_config=vision,
+        tie_word_embeddings=True,
+        **_token_ids(processor.tokenizer),
+    )
+    return initialise(Qwen2_5_VLForConditionalGeneration, config, processor, seed), processor
+
+
+def _tiny_2(sizes: Mapping[str, int], seed: int) -> tuple[nn.Module, Any]:
+    """Qwen2-VL: the same text stack with a plain vision transformer."""
+    from transformers import Qwen2VLConfig, Qwen2VLForConditionalGeneration
+
+    size = merged(_TINY_SIZES, sizes)
+    processor = _tiny_processor("Qwen2VLProcessor", patch=14, template=QWEN_TEMPLATE)
+    vision = {
+        "depth": size["vision_depth"],
+        "embed_dim": size["vision_hidden_size"],
+        "hidden_size": size["hidden_size"],
+        "mlp_ratio": size["vision_intermediate_size"] // size["vision_hidden_size"],
+        "num_heads": size["vision_num_heads"],
+        "patch_size": 14,
+        "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+    }
+    config = Qwen2VLConfig(
+        text_config=_text_config(size, processor.tokenizer),
+        vision_config=vision,
+        tie_word_embeddings=True,
+        **_token_ids(processor.tokenizer),
+    )
+    return initialise(Qwen2VLForConditionalGeneration, config, processor, seed), processor
+
+
+def _tiny_3(sizes: Mapping[str, int], seed: int) -> tuple[nn.Module, Any]:
+    """Qwen3-VL: learned picture positions, deepstack features into the first layers."""
+    from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
+
+    size = merged(_TINY_SIZES, sizes)
+    processor = _tiny_processor("Qwen3VLProcessor", patch=16, template=QWEN_TEMPLATE)
+    vision = {
+        "depth": size["vision_depth"],
+        "hidden_size": size["vision_hidden_size"],
+        "intermediate_size": size["vision_intermediate_size"],
+        "num_heads": size["vision_num_heads"],
+        "out_hidden_size": size["hidden_size"],
+        "patch_size": 16,
+        "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+        "num_position_embeddings": 256,
+        "deepstack_visual_indexes": list(range(min(2, size["vision_depth"]))),
+    }
+    text = _text_config(size, processor.tokenizer, head_dim=size["hidden_size"] // size["num_attention_heads"])
+    config = Qwen3VLConfig(
+        text_config=text, vision_config=vision, tie_word_embeddings=True, **_token_ids(processor.tokenizer)
+    )
+    return initialise(Qwen3VLForConditionalGeneration, config, processor, seed), processor
+
+
+def _family(name: str, model_class: str, tiny: Any) -> Family:
+    return Family(
+        name=name,
+        kinds=frozenset({"image", "video"}),
+        model_class=model_class,
+        parts=_PARTS,
+        keys=_KEYS,
+        decoder="model.language_model",
+        axes=3,
+        layout="packed",
+        encode=_encode,
+        media_tokens=_media_tokens,
+        count_features=_count_features,
+        language_inputs=_language_inputs,
+        tiny=tiny,
+    )
+
+
+FAMILIES = (
+    _family("qwen2_vl", "Qwen2VLForConditionalGeneration", _tiny_2),
+    _family("qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", _tiny_2_5),
+    _family("qwen3_vl", "Qwen3VLForConditionalGeneration", _tiny_3),
+)
+"""The records of this file."""
+_BY_NAME = {family.name: family for family in FAMILIES}

@@ -1,0 +1,67 @@
+"""All family records by name, and what ``media/`` may know of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from mmgrpo.errors import ConfigError, explain
+from mmgrpo.policy.families import qwen_vl, text
+from mmgrpo.policy.families.record import Family
+
+_ALL = {family.name: family for file in (qwen_vl, text) for family in file.FAMILIES}
+
+
+def family_of(model_type: str) -> Family:
+    """Find the record of a ``model_type``.
+
+    Raises:
+        ConfigError: There is no such record.
+    """
+    if model_type not in _ALL:
+        close = get_close_matches(model_type, _ALL, n=1)
+        raise ConfigError(
+            explain(
+                f"No family record for {model_type!r}",
+                where="model.name",
+                expected=", ".join(sorted(_ALL)),
+                fix=f"Did you mean {close[0]!r}?" if close else "Add a record under mmgrpo/policy/families.",
+            )
+        )
+    return _ALL[model_type]
+
+
+def tiny_names() -> list[str]:
+    """Families that have a tiny twin, as ``model.name`` wants them."""
+    return [f"tiny:{name}" for name, family in _ALL.items() if family.tiny]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """A family's facts for one loaded model (``contracts.FamilyFacts``)."""
+
+    family: Family
+    config: Any
+
+    @property
+    def name(self) -> str:
+        """For example ``qwen2_5_vl``."""
+        return self.family.name
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """Media kinds that the family reads."""
+        return self.family.kinds
+
+    def count_media_tokens(self, token_ids: Int[Tensor, "P"]) -> Mapping[str, int]:
+        """Placeholder tokens in a prompt, by media kind."""
+        return {
+            kind: int(torch.isin(token_ids, torch.tensor(ids)).sum())
+            for kind, ids in self.family.media_tokens(self.config).items()
+        }

@@ -1,0 +1,113 @@
+"""What all tiny twins share: a byte-level BPE tokenizer built in code, a chat template, seeded weights.
+
+No network and no files. The tokenizer splits text by the same rule as Qwen's, so that ``<answer>3</answer>`` costs
+about as many tokens as with the real one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from mmgrpo.errors import ConfigError, explain
+
+_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_SPECIAL = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+    "<|audio_start|>",
+    "<|audio_end|>",
+    "<|audio_pad|>",
+)
+_TEXT = (
+    "You are a helpful assistant. How many objects are there in the image? How many items are there? "
+    "What number of large red metal spheres, small blue rubber cubes and green cylinders are there? "
+    "Output the thinking process in <think> </think> and the final answer in <answer> </answer> tags. "
+    "<think> First I count the objects: one, two, three, four, five, six, seven, eight, nine, ten. </think> "
+    "<answer> 3 </answer> <answer>3</answer> Is there a circle, a rectangle, a triangle? What color is the shape? What shape is shown? "
+    "yes no red green blue black gray teal brown yellow purple cyan. Answer with a single number. "
+    "Only the number. The picture, the sound, the video. What does the speaker say? How many times does it beep? "
+)
+QWEN_TEMPLATE = """{%- for message in messages -%}
+<|im_start|>{{ message.role }}
+{% if message.content is string %}{{ message.content }}{% else %}{% for part in message.content %}
+{%- if part.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>
+{%- elif part.type == 'video' %}<|vision_start|><|video_pad|><|vision_end|>
+{%- elif part.type == 'audio' %}<|audio_start|><|audio_pad|><|audio_end|>
+{%- elif part.type == 'text' %}{{ part.text }}{% endif %}{% endfor %}{% endif %}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+"""A ChatML template with one placeholder per medium."""
+
+
+@lru_cache(maxsize=1)
+def _trained() -> str:
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE(byte_fallback=False))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_SPLIT), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=512,
+        min_frequency=1,
+        show_progress=False,
+        special_tokens=list(_SPECIAL),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
+    tokenizer.train_from_iterator([_TEXT], trainer)
+    return tokenizer.to_str()
+
+
+def build_tokenizer() -> Any:
+    """Train the tokenizer on a few sentences: 256 bytes, ten special tokens, and merges; the same one every time."""
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerFast
+
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(_trained()),
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        additional_special_tokens=[t for t in _SPECIAL if t not in ("<|im_end|>", "<|endoftext|>")],
+        model_max_length=32768,
+    )
+
+
+def merged(defaults: Mapping[str, int], overrides: Mapping[str, int]) -> dict[str, int]:
+    """Lay the sizes of ``model.sizes`` over a twin's own.
+
+    Raises:
+        ConfigError: A size that the twin does not have.
+    """
+    for name in overrides:
+        if name not in defaults:
+            raise ConfigError(
+                explain("Unknown size of a tiny model", where=f"model.sizes.{name}", expected=", ".join(defaults))
+            )
+    return {**defaults, **overrides}
+
+
+def initialise(model_class: Any, config: Any, processor: Any, seed: int) -> Any:
+    """Build a model with weights that depend on the seed alone, and leave torch's random state as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = model_class(config)
+    tokenizer = getattr(processor, "tokenizer", processor)
+    generation = model.generation_config
+    generation.eos_token_id = [tokenizer.eos_token_id, tokenizer.pad_token_id]
+    generation.pad_token_id = tokenizer.pad_token_id
+    return model.eval()

@@ -1,0 +1,75 @@
+"""Log-probs and entropy of chosen tokens without ever holding ``[K, V]`` logits.
+
+Hidden rows pass through the LM head in chunks; each chunk is recomputed in backward, so what is held between forward
+and backward grows with K and D, not with V. Knows a head as a callable; not which model it belongs to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+
+def _chunk_stats(
+    hidden: Float[Tensor, "k D"],
+    token_ids: Int[Tensor, "k"],
+    head: Callable[[Tensor], Tensor],
+    temperature: float,
+    entropy: bool,
+) -> tuple[Float[Tensor, "k"], Float[Tensor, "k"]]:
+    logits = head(hidden)
+    logits = (logits if logits.dtype == torch.float64 else logits.float()) / temperature
+    normaliser = torch.logsumexp(logits, dim=-1)
+    logprobs = logits.gather(-1, token_ids[:, None]).squeeze(-1) - normaliser
+    if not entropy:
+        return logprobs, torch.zeros_like(logprobs)
+    # H = log Z - sum p * logit, in two reductions over V
+    expected = (torch.softmax(logits, dim=-1) * logits).sum(-1)
+    return logprobs, normaliser - expected
+
+
+def head_stats(
+    hidden: Float[Tensor, "K D"],
+    token_ids: Int[Tensor, "K"],
+    head: Callable[[Tensor], Tensor],
+    *,
+    temperature: float,
+    chunk: int,
+    entropy: bool = False,
+) -> tuple[Float[Tensor, "K"], Float[Tensor, "K"] | None]:
+    """Log-probs of ``token_ids`` under ``softmax(head(hidden) / temperature)``.
+
+    logprobs[t] = logits[t, token_ids[t]] / T - logsumexp(logits[t] / T)
+    entropy[t]  = -sum over v of p[t, v] log p[t, v]
+
+    Args:
+        hidden: Hidden states that predict a token.
+        token_ids: The tokens they predict.
+        head: Hidden states to logits, with all that the family does after its head.
+        temperature: Of the rollout, above 0.
+        chunk: Rows per pass; held memory grows with it.
+        entropy: Also return the entropy.
+
+    Returns:
+        Log-probs and entropy in nats, float32 (float64 stays).
+    """
+    recompute = torch.is_grad_enabled()
+    logprobs: list[Tensor] = []
+    entropies: list[Tensor] = []
+    for start in range(0, len(token_ids), chunk):
+        part = slice(start, start + chunk)
+        arguments = (hidden[part], token_ids[part], head, temperature, entropy)
+        if recompute:
+            stats = checkpoint(_chunk_stats, *arguments, use_reentrant=False, preserve_rng_state=False)
+        else:
+            stats = _chunk_stats(*arguments)
+        logprobs.append(stats[0])
+        entropies.append(stats[1])
+    if not logprobs:
+        empty = hidden.new_zeros(0).float()
+        return empty, (empty if entropy else None)
+    return torch.cat(logprobs), (torch.cat(entropies) if entropy else None)

@@ -1,0 +1,75 @@
+"""Parts of a model: what each is called, which are trained, and the table that says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torch import nn
+
+from mmgrpo.config.model import Freeze
+from mmgrpo.errors import ConfigError, explain
+from mmgrpo.policy.families.record import Family, part_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartCount:
+    """One line of the table of trainable parameters."""
+
+    part: str
+    total: int
+    """Parameters."""
+    trainable: int
+    """Of these, trained."""
+    tensors: int
+    """Trained tensors."""
+
+
+def bare_name(name: str) -> str:
+    """Strip what peft puts around a parameter's name.
+
+    Example:
+        >>> bare_name("base_model.model.model.layers.0.q_proj.lora_A.default.weight")
+        'model.layers.0.q_proj.weight'
+    """
+    for wrapper in ("base_model.model.", ".base_layer", ".modules_to_save.default", ".original_module"):
+        name = name.replace(wrapper, "", 1) if not wrapper.startswith("base") else name.removeprefix(wrapper)
+    for adapter in (".lora_A.default", ".lora_B.default", ".lora_embedding_A.default", ".lora_embedding_B.default"):
+        name = name.replace(adapter, "")
+    return name
+
+
+def count_parts(model: nn.Module, family: Family) -> list[PartCount]:
+    """Count parameters per part, tied ones once."""
+    counts: dict[str, list[int]] = {}
+    for name, parameter in model.named_parameters():
+        row = counts.setdefault(part_of(family, bare_name(name)), [0, 0, 0])
+        row[0] += parameter.numel()
+        row[1] += parameter.numel() * parameter.requires_grad
+        row[2] += parameter.requires_grad
+    return [PartCount(part=p, total=t, trainable=n, tensors=k) for p, (t, n, k) in counts.items()]
+
+
+def freeze_parts(model: nn.Module, family: Family, freeze: Freeze) -> None:
+    """Let every unfrozen part learn, and no other.
+
+    Raises:
+        ConfigError: Nothing is left to train.
+    """
+    frozen = {part for part in ("vision", "projector", "audio", "language") if getattr(freeze, part)}
+    for name, parameter in model.named_parameters():
+        if parameter.is_floating_point():
+            parameter.requires_grad_(part_of(family, bare_name(name)) not in frozen)
+    if not any(p.requires_grad for p in model.parameters()):
+        raise ConfigError(explain("Every part is frozen", where="model.freeze", fix="Unfreeze at least one part."))
+
+
+def linear_layers(model: nn.Module, family: Family, parts: Iterable[str]) -> list[str]:
+    """Names of the linear layers in these parts, without the LM head: what "language" means as a LoRA target."""
+    wanted = set(parts)
+    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    return [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and module is not head and part_of(family, f"{name}.weight") in wanted
+    ]

@@ -1,0 +1,102 @@
+"""Drawing one token per row: temperature, truncation, penalties, banned tokens, and the log-prob that is recorded.
+
+Pure functions on logits. The recorded log-prob is of the temperature-scaled distribution *before* anything is cut
+away: that is what the trainer computes. How much probability the cuts remove is measured, not hidden.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from mmgrpo.types import Sampling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draw:
+    """One token per row."""
+
+    token_ids: Int[Tensor, "R"]
+    logprobs: Float[Tensor, "R"]
+    """log p before truncation, in nats, at the sampling temperature (at 1 when greedy)."""
+    removed: Float[Tensor, "R"]
+    """Probability that truncation, penalty and bans took from the distribution (total variation), 0 to 1."""
+
+
+def draw(
+    logits: Float[Tensor, "R V"],
+    uniform: Float[Tensor, "R"],
+    sampling: Sampling,
+    *,
+    banned: Int[Tensor, "B"],
+    seen: Bool[Tensor, "R V"] | None = None,
+) -> Draw:
+    """Draw one token per row by inverting the cumulative distribution.
+
+    Args:
+        logits: Raw logits.
+        uniform: One number in [0, 1) per row, float64.
+        sampling: Temperature and cuts.
+        banned: Token ids that are never drawn (media placeholders).
+        seen: Tokens that prompt or completion already hold; needed for a repetition penalty.
+
+    Returns:
+        Tokens, their log-probs and what the cuts removed.
+    """
+    scaled = (logits if logits.dtype == torch.float64 else logits.float()) / (sampling.temperature or 1.0)
+    base = torch.log_softmax(scaled, dim=-1)
+    cut = _penalised(scaled, sampling, seen)
+    cut = cut.index_fill(-1, banned, float("-inf")) if len(banned) else cut
+    cut = truncate(cut, sampling)
+    if sampling.temperature == 0:
+        ids = cut.argmax(dim=-1)
+        removed = torch.zeros_like(uniform)
+    else:
+        probabilities = torch.softmax(cut.double(), dim=-1)
+        cumulative = probabilities.cumsum(-1)
+        # "first place where the sum exceeds u": a token of probability zero can never be that place
+        ids = torch.searchsorted(cumulative, (uniform * cumulative[:, -1])[:, None], right=True).squeeze(-1)
+        ids = ids.clamp(max=logits.shape[-1] - 1)
+        removed = (base.double().exp() - probabilities).clamp(min=0).sum(-1)
+    return Draw(token_ids=ids, logprobs=base.gather(-1, ids[:, None]).squeeze(-1), removed=removed)
+
+
+def _penalised(
+    scaled: Float[Tensor, "R V"], sampling: Sampling, seen: Bool[Tensor, "R V"] | None
+) -> Float[Tensor, "R V"]:
+    """Divide positive and multiply negative logits of seen tokens. Source: CTRL, arXiv:1909.05858, section 4.1."""
+    if sampling.repetition_penalty == 1.0 or seen is None:
+        return scaled
+    penalty = sampling.repetition_penalty
+    return torch.where(seen, torch.where(scaled > 0, scaled / penalty, scaled * penalty), scaled)
+
+
+def truncate(scaled: Float[Tensor, "R V"], sampling: Sampling) -> Float[Tensor, "R V"]:
+    """Set everything outside top-k, top-p and min-p to minus infinity, in this order; the likeliest token stays.
+
+    Args:
+        scaled: Logits after temperature.
+        sampling: Says how much to keep.
+
+    Returns:
+        The same logits with the cut tokens at minus infinity.
+
+    Source: top-p: arXiv:1904.09751; min-p: arXiv:2407.01082.
+    """
+    if 0 < sampling.top_k < scaled.shape[-1]:
+        threshold = scaled.topk(sampling.top_k, dim=-1).values[:, -1:]
+        scaled = scaled.masked_fill(scaled < threshold, float("-inf"))
+    if sampling.top_p < 1.0:
+        ordered, order = scaled.sort(dim=-1, descending=True)
+        probabilities = torch.softmax(ordered, dim=-1)
+        # a token leaves when those before it already hold top_p; the first never does
+        outside = probabilities.cumsum(-1) - probabilities >= sampling.top_p
+        scaled = scaled.masked_fill(torch.zeros_like(outside).scatter(-1, order, outside), float("-inf"))
+    if sampling.min_p > 0.0:
+        probabilities = torch.softmax(scaled, dim=-1)
+        least = sampling.min_p * probabilities.amax(-1, keepdim=True)
+        scaled = scaled.masked_fill(probabilities < least, float("-inf"))
+    return scaled
