@@ -49,12 +49,17 @@ class Key:
     @property
     def doc(self) -> str:
         """What it means, on one line."""
-        return " ".join((self.field.description or "").split())
+        return one_line(self.field.description)
 
     @property
     def sections(self) -> tuple[type[Section], ...]:
         """The sections that may stand under it: none for a plain value, several where one of them is chosen."""
         return sections_of(self.field.annotation)
+
+
+def one_line(docstring: str | None) -> str:
+    """Write a docstring on one line, with code between single backticks."""
+    return " ".join((docstring or "").split()).replace("``", "`")
 
 
 def sections_of(annotation: Any) -> tuple[type[Section], ...]:
@@ -103,7 +108,7 @@ def find_keys(path: Sequence[str | int]) -> list[Key]:
     """Find the keys of the schema at a path; more than one where variants share a name.
 
     Example:
-        >>> [key.section.__name__ for key in find_keys(["data", "train", "limit"])]
+        >>> [key.section.__name__ for key in find_keys(["data", "train", "media_root"])]
         ['Files']
     """
     shape = tuple("N" if isinstance(part, int) or part.isdigit() else part for part in path)
