@@ -52,15 +52,32 @@ class Scenes(Section):
         return self
 
 
+class Package(Section):
+    """Rows that an installed Python package ships."""
+
+    package: Literal["easy_vqa"]
+    """easy_vqa: pictures of one shape with questions and one-word answers (``pip install easy-vqa``)."""
+    split: Literal["train", "test"] = "train"
+    """Split of the package's rows."""
+    limit: Int | None = Field(default=None, ge=1)
+    """Take this many rows, chosen by ``data.seed``."""
+
+
+_TAGS = {"synthetic": "scenes", "package": "package"}
+
+
 def _variant(value: object) -> str:
-    if isinstance(value, str):
-        return "files"
-    keys = set(value) if isinstance(value, dict) else {k for k in ("synthetic",) if hasattr(value, k)}
-    return "scenes" if "synthetic" in keys else "files"
+    for key, tag in _TAGS.items():
+        if (isinstance(value, dict) and key in value) or hasattr(value, key):
+            return tag
+    return "files"
 
 
-Source = Annotated[Annotated[Files, Tag("files")] | Annotated[Scenes, Tag("scenes")], Discriminator(_variant)]
-"""``{path: …}`` reads files, ``{synthetic: …}`` makes rows in code."""
+Source = Annotated[
+    Annotated[Files, Tag("files")] | Annotated[Scenes, Tag("scenes")] | Annotated[Package, Tag("package")],
+    Discriminator(_variant),
+]
+"""``{path: …}`` reads files, ``{synthetic: …}`` makes rows in code, ``{package: …}`` takes those of a package."""
 
 
 class Columns(Section):

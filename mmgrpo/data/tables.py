@@ -1,0 +1,147 @@
+"""Rows through the ``datasets`` library: parquet, arrow, saved datasets, folders and the hub.
+
+Values are taken as they are stored: ``datasets`` decodes no picture, sound or video, so that every medium, wherever it
+comes from, passes through the one decoder of mmgrpo. The library is imported when a table is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mmgrpo.data.lazy import Row, Rows
+from mmgrpo.errors import DatasetError, explain
+
+
+class TableRows(Rows):
+    """Rows of a ``datasets.Dataset``, memory-mapped by the library."""
+
+    def __init__(self, dataset: Any, *, name: str, base: Path | None) -> None:
+        """Read ``dataset`` undecoded; a transform that the user set on it is left to work."""
+        transformed = dataset.format["type"] == "custom"
+        self._dataset = dataset if transformed else dataset.with_format("arrow")
+        self._transformed = transformed
+        self.name, self.base = name, base
+        self.columns = tuple(dataset[0] if transformed and len(dataset) else dataset.column_names)
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def read(self, index: int) -> Row:
+        """Read one row as plain Python values."""
+        return self._dataset[index] if self._transformed else self._dataset[index : index + 1].to_pylist()[0]
+
+    def where(self, index: int) -> str:
+        """Name the source and the row."""
+        return f"{self.name}, row {index}"
+
+
+def parquet_rows(path: Path) -> TableRows:
+    """Open one parquet file.
+
+    Args:
+        path: The file; ``datasets`` keeps a memory-mapped copy in its cache.
+
+    Raises:
+        DatasetError: The file cannot be read.
+    """
+    from datasets import Dataset
+
+    dataset = _reading(path, lambda: Dataset.from_parquet(str(path)))
+    return TableRows(dataset, name=str(path), base=path.parent)
+
+
+def arrow_rows(path: Path) -> TableRows:
+    """Open one arrow file in the stream form that ``datasets`` writes.
+
+    Args:
+        path: The file.
+
+    Raises:
+        DatasetError: The file cannot be read.
+    """
+    from datasets import Dataset
+
+    return TableRows(_reading(path, lambda: Dataset.from_file(str(path))), name=str(path), base=path.parent)
+
+
+def saved_rows(path: Path, *, split: str) -> TableRows:
+    """Open a folder written by ``save_to_disk``.
+
+    Args:
+        path: The folder of one dataset, or of a dictionary of splits.
+        split: Which split of a dictionary.
+
+    Raises:
+        DatasetError: The folder cannot be read or has no such split.
+    """
+    from datasets import load_from_disk
+
+    return TableRows(
+        one_split(_reading(path, lambda: load_from_disk(str(path))), split, str(path)), name=str(path), base=path
+    )
+
+
+def loaded_rows(
+    path: str, *, split: str, config: str | None = None, revision: str | None = None, base: Path | None = None
+) -> TableRows:
+    """Open a hub id, or a folder of data files, with ``datasets.load_dataset``.
+
+    Args:
+        path: ``owner/name`` on the hub, or a folder.
+        split: Which split.
+        config: Configuration of a hub id.
+        revision: Branch, tag or commit of a hub id.
+        base: Folder that relative media paths start from, where there is one.
+
+    Raises:
+        DatasetError: Not found, not reachable, no such split or configuration, or malformed.
+    """
+    from datasets import load_dataset
+
+    dataset = _reading(path, lambda: load_dataset(path, config, split=split, revision=revision))
+    return TableRows(dataset, name=path if base else f"{path} ({split})", base=base)
+
+
+def one_split(dataset: Any, split: str, name: str) -> Any:
+    """Pick a split where ``dataset`` is a dictionary of splits.
+
+    Args:
+        dataset: A dataset, or a dictionary of datasets.
+        split: The split's name.
+        name: What to call the source in a message.
+
+    Raises:
+        DatasetError: There is no such split.
+    """
+    if not isinstance(dataset, Mapping):
+        return dataset
+    if split not in dataset:
+        raise DatasetError(
+            explain(
+                f"There is no split {split!r}",
+                where=name,
+                expected=f"one of {', '.join(map(repr, dataset))}",
+                fix="Set split under data.train or data.eval.",
+            )
+        )
+    return dataset[split]
+
+
+def _reading(path: str | Path, load: Any) -> Any:
+    """Run ``load`` and turn what ``datasets`` and its readers raise into one kind of error."""
+    from datasets.exceptions import DatasetsError
+
+    try:
+        return load()
+    except (OSError, ValueError, KeyError, DatasetsError) as error:
+        raise DatasetError(
+            explain(
+                "The dataset cannot be loaded",
+                where=str(path),
+                got=f"{type(error).__name__}: {str(error).strip() or 'no details'}",
+                fix="Check the path, split, config and revision; a hub id needs the network, or a copy in the cache "
+                "of datasets. A file or folder of your own works without: give its path.",
+            )
+        ) from error
