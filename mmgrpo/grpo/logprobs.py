@@ -105,7 +105,6 @@ class Mismatch:
         }
 
 
-@torch.no_grad()
 def mismatch(
     logprobs: Float[Tensor, "K"], rollout_logprobs: Float[Tensor, "K"], loss_mask: Bool[Tensor, "K"]
 ) -> Mismatch:
@@ -128,7 +127,7 @@ def mismatch(
         >>> found.num_tokens, found.mean_abs, found.max_abs
         (1, 0.5, 0.5)
     """
-    difference = logprobs[loss_mask] - rollout_logprobs[loss_mask]
+    difference = (logprobs - rollout_logprobs).detach()[loss_mask]
     if not len(difference):
         return Mismatch(num_tokens=0, mean_abs=0.0, max_abs=0.0, mean_ratio=1.0, min_ratio=1.0, max_ratio=1.0)
     size, ratio = difference.abs(), difference.exp()

@@ -45,7 +45,6 @@ class LossSums:
     """True: a ratio per completion. False: a ratio per token."""
 
 
-@torch.no_grad()
 def loss_sums(
     loss: Float[Tensor, ""],
     policy: Float[Tensor, ""],
@@ -66,13 +65,13 @@ def loss_sums(
     Returns:
         Detached sums.
     """
-    ratio = ratios.log_ratio.exp()
+    ratio = ratios.log_ratio.detach().exp()
     low, high = is_clipped(ratios, objective)
     none = ratio.new_full((1,), torch.inf)
     return LossSums(
         loss=loss.detach(),
         policy_loss=policy.detach(),
-        kl=None if kl is None else kl.sum(),
+        kl=None if kl is None else kl.detach().sum(),
         ratio=ratio.masked_fill(~ratios.trained, 0).sum(),
         num_ratios=ratios.trained.to(ratio.dtype).sum(),
         ratio_min=torch.cat([ratio.masked_fill(~ratios.trained, torch.inf), none]).min(),
