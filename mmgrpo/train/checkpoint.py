@@ -5,7 +5,7 @@ only ever on a finished one. Does not know what the policy writes into its folde
 
     checkpoints/step-40/
     ├── policy/          weights or adapter and processor, as transformers and peft load them
-    ├── state.pt         optimizer, random streams
+    ├── state.pt         optimizer, reference, random streams
     ├── progress.json    step, policy version, feed, metrics
     └── COMPLETE         manifest: every file with its size
 """
@@ -74,7 +74,8 @@ def save(
         _remove(building)
         building.mkdir(parents=True)
         policy.save(building / "policy")
-        torch.save({"optimizer": optimizer.state_dict(), "random": random_streams.capture()}, building / "state.pt")
+        state = {"optimizer": optimizer.state_dict(), "random": random_streams.capture()}
+        torch.save(state | {"reference": policy.reference_state()}, building / "state.pt")
         (building / "progress.json").write_text(json.dumps(asdict(progress), indent=1), encoding="utf-8")
         seal(building)
         _put_in_place(building, target)
@@ -87,7 +88,7 @@ def save(
 
 
 def load(path: Path, *, policy: TrainablePolicy, optimizer: Optimizer) -> Progress:
-    """Continue from a checkpoint: weights, optimizer, schedule and random streams.
+    """Continue from a checkpoint: weights, reference, optimizer, schedule and random streams.
 
     No code of the file is run. The caller hands ``progress.feed`` to the feed.
 
@@ -111,6 +112,7 @@ def load(path: Path, *, policy: TrainablePolicy, optimizer: Optimizer) -> Progre
     except (OSError, ValueError, TypeError, RuntimeError, pickle.UnpicklingError) as error:
         raise CheckpointError(_cannot_load(path, str(error))) from error
     policy.load_weights_from(path / "policy")
+    policy.load_reference(state["reference"])
     optimizer.load_state_dict(state["optimizer"])
     random_streams.restore(state["random"])
     return progress

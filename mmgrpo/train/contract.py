@@ -50,6 +50,14 @@ class TrainablePolicy(Protocol):
         """Answer as the frozen reference inside the context."""
         ...
 
+    def reference_state(self) -> dict[str, Tensor] | None:
+        """Give the reference's own weights; empty when it shares the policy's, None when there is no reference."""
+        ...
+
+    def load_reference(self, state: dict[str, Tensor] | None) -> None:
+        """Take back what :meth:`reference_state` gave."""
+        ...
+
     def save(self, folder: Path) -> None:
         """Write weights and processor into a folder."""
         ...

@@ -76,6 +76,12 @@ class FakePolicy(nn.Module):
         finally:
             self.load_state_dict(own)
 
+    def reference_state(self):
+        return self.frozen
+
+    def load_reference(self, state):
+        self.frozen = state
+
     def save(self, folder):
         folder.mkdir()
         torch.save(self.state_dict(), folder / "weights.pt")

@@ -49,6 +49,7 @@ def test_a_resumed_run_continues_bit_for_bit(tmp_path, policy, optimizer, make_p
     assert progress == at(1, metrics={"best": 0.5})
     learn(other, resumed)
     assert all(torch.equal(v, other.state_dict()[k]) for k, v in policy.state_dict().items())
+    assert all(torch.equal(v, other.frozen[k]) for k, v in policy.frozen.items())
     assert resumed.steps_taken == 2
 
 
@@ -226,6 +227,8 @@ class Policy:
         folder.mkdir()
         for part in range(3):
             torch.save(self.weight.detach(), folder / f"{part}.pt")
+    def reference_state(self):
+        return None
 
 policy, folder, step = Policy(), Path(sys.argv[1]), 0
 optimizer = Optimizer([("w", policy.weight)], settings=OptimizerSettings(), schedule=Schedule(peak=0.1))
