@@ -50,7 +50,7 @@ class Reward(Section):
     args: dict[str, Any] = {}
     """Keyword arguments: of a class's constructor, or of every call of a function."""
     style: Literal["auto", "native", "trl", "swift", "easyr1"] = "auto"
-    """Whose conventions it is written for; auto knows ms-swift classes and EasyR1 functions, and takes others as native."""
+    """Whose conventions it follows; auto knows ms-swift classes and EasyR1 functions, all others are native."""
     role: Literal["add", "gate", "metric"] = "add"
     """add: weighted into the total; gate: multiplies the total; metric: logged only."""
     scale: Literal["none", "running", "group"] = "none"

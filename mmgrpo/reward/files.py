@@ -1,0 +1,115 @@
+"""Find a plug-in file and import it by path.
+
+A file may stand beside the YAML, in the working folder, or among the rewards that come with mmgrpo. Knows nothing of
+what the file holds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Generator
+from pathlib import Path
+from types import ModuleType
+
+from mmgrpo.errors import ConfigError, explain
+from mmgrpo.reward.swift import stand_in
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_imported: dict[Path, tuple[tuple[int, int], ModuleType]] = {}
+
+
+def shipped_rewards() -> Path:
+    """The folder of the rewards that come with mmgrpo: in the wheel, or the repository's in an editable install."""
+    bundled = _PACKAGE / "bundled" / "rewards"
+    return bundled if bundled.is_dir() else _PACKAGE.parent / "rewards"
+
+
+def find_file(path: str, base: Path) -> Path:
+    """Find a plug-in file.
+
+    Args:
+        path: As written in the YAML.
+        base: Folder of the YAML.
+
+    Returns:
+        The file: in ``base``, else in the working folder, else among the shipped rewards (where the folder name
+        ``rewards/`` may be written or left out).
+
+    Raises:
+        ConfigError: It is in none of these places; the message names them.
+    """
+    shipped = shipped_rewards()
+    places = [base / path, Path.cwd() / path, shipped.parent / path, shipped / path]
+    for place in places:
+        if place.is_file():
+            return place.resolve()
+    looked = "; ".join(dict.fromkeys(str(place.absolute()) for place in places))
+    have = ", ".join(sorted(file.name for file in shipped.glob("*.py")))
+    raise ConfigError(
+        explain(
+            f"Reward file {path} does not exist",
+            expected=f"one of {looked}",
+            got="no such file",
+            fix=f"Correct the path. Rewards that come with mmgrpo: {have}.",
+        )
+    )
+
+
+def import_file(path: Path, *, stand_in_for_swift: bool = False) -> ModuleType:
+    """Import a Python file by its path, once per content.
+
+    Args:
+        path: The file.
+        stand_in_for_swift: Let ``import swift`` succeed where ms-swift is not installed.
+
+    Returns:
+        The module. A file that changed since (in a notebook session) is imported anew.
+
+    Raises:
+        ConfigError: Importing it raised.
+    """
+    state = path.stat()
+    stamp = (state.st_mtime_ns, state.st_size)
+    if path in _imported and _imported[path][0] == stamp:
+        return _imported[path][1]
+    name = f"mmgrpo_plugin_{path.stem}_{hashlib.sha1(str(path).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None  # a .py file always has a loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickle look their module up here
+    try:
+        with _siblings(path.parent), stand_in() if stand_in_for_swift else contextlib.nullcontext():
+            spec.loader.exec_module(module)
+    except Exception as error:  # a plug-in may raise anything while it is imported
+        del sys.modules[name]
+        raise ConfigError(
+            explain(
+                f"Reward file {path} cannot be imported: {type(error).__name__}: {error}",
+                where=f"{path}:{_line(error, path)}",
+                fix="Run python on the file to see the whole error.",
+            )
+        ) from error
+    _imported[path] = (stamp, module)
+    return module
+
+
+@contextlib.contextmanager
+def _siblings(folder: Path) -> Generator[None]:
+    """Let a plug-in import files beside it, without shadowing anything that is installed."""
+    sys.path.append(str(folder))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(str(folder))
+
+
+def _line(error: Exception, path: Path) -> int:
+    if isinstance(error, SyntaxError) and error.lineno:
+        return error.lineno
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path) and f.lineno]
+    return lines[-1] if lines else 1

@@ -1,0 +1,190 @@
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from mmgrpo.errors import ConfigError, RewardError
+from mmgrpo.reward.calling import acall, call, check_columns
+from mmgrpo.reward.columns import table
+from mmgrpo.reward.loading import load_reward
+from mmgrpo.reward.paste import pasted_group
+from mmgrpo.reward.signature import missing_columns
+from mmgrpo.types import Decoded
+
+
+def score(function, groups=None, **kwargs):
+    groups = groups or [pasted_group(["a", "bb"], answer=1, id="s0", color="red")]
+    reward = load_reward(function, base=Path(), **kwargs)
+    return call(reward, table(groups).columns, step=7).values
+
+
+def test_only_what_the_signature_names_is_passed():
+    seen = {}
+
+    def f(completions, color, trainer_state, log_metric=None):
+        seen.update(locals())
+        return [0.0] * len(completions)
+
+    assert score(f) == [0.0, 0.0]
+    assert seen["completions"] == ["a", "bb"]
+    assert seen["color"] == ["red", "red"]
+    assert seen["trainer_state"].global_step == 7
+
+
+def test_kwargs_get_every_column():
+    names = set()
+
+    def f(completions, **columns):
+        names.update(columns)
+        return [0.0] * len(completions)
+
+    score(f)
+    assert {"answer", "solution", "color", "images", "audios", "videos", "ids", "finish_reasons", "group"} <= names
+    assert {"prompts", "completion_ids", "trainer_state", "messages"} <= names
+
+
+def test_media_arrive_decoded_and_shared():
+    picture, sound = Image.new("RGB", (4, 4)), Decoded(kind="audio", data=np.zeros(8, np.float32), rate=16000)
+    group = pasted_group(["a", "b"], media=[Decoded(kind="image", data=picture), sound])
+
+    def f(completions, images, audios, videos):
+        assert all(row == [picture] and row[0] is picture for row in images)
+        assert audios == [[sound], [sound]]
+        assert videos == [[], []]
+        return [1.0, 1.0]
+
+    assert score(f, [group]) == [1.0, 1.0]
+
+
+def test_solution_is_the_answer_unless_the_data_has_its_own():
+    assert score(lambda completions, solution: solution) == [1.0, 1.0]
+    group = pasted_group(["a"], answer=1, solution=5)
+    assert score(lambda completions, solution: solution, [group]) == [5.0]
+
+
+def test_columns_of_some_samples_are_none_elsewhere():
+    groups = [pasted_group(["a"], id="x", nums=1), pasted_group(["b"], id="y", other=2)]
+    assert table(groups).columns["nums"] == [1, None]
+    assert table(groups).columns["other"] == [None, 2]
+    assert table(groups, known=["third"]).columns["third"] == [None, None]
+
+
+def test_group_index_and_bounds():
+    groups = [pasted_group(["a", "b"]), pasted_group(["c"])]
+    rows = table(groups)
+    assert rows.columns["group"] == [0, 0, 1]
+    assert rows.bounds == ((0, 2), (2, 3))
+
+
+def test_the_single_form_is_called_once_per_completion():
+    calls = []
+
+    def f(completion, answer, id):
+        calls.append((completion, answer, id))
+        return len(completion)
+
+    assert score(f) == [1.0, 2.0]
+    assert calls == [("a", 1, "s0"), ("bb", 1, "s0")]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[1, 0.5], (1, 0.5), np.array([1, 0.5]), np.array([[1], [0.5]]), torch.tensor([1, 0.5]), [torch.tensor(1.0), 0.5],
+     torch.tensor([1, 0.5], requires_grad=True), [np.float32(1), np.array([0.5])], [True, 0.5]],
+)  # fmt: skip
+def test_lists_arrays_and_tensors_are_accepted(values):
+    assert score(lambda completions: values) == [1.0, 0.5]
+
+
+def test_none_and_nan_mean_does_not_apply():
+    values = score(lambda completions: [None, float("nan")])
+    assert all(math.isnan(v) for v in values)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ([1.0], "wrong number of values"), ([1.0] * 3, "expected: 2"), (["0.5", 1], "returned text"),
+        ([float("inf"), 1], "infinite"), ([1, -np.inf], "completion 1"), ([[1], 2], "list"), ("ab", "text"),
+        (None, "NoneType"), (1.0, "expected: a list"), ([{}, 1], "dict"), ([1j, 1], "complex"),
+    ],
+)  # fmt: skip
+def test_anything_else_is_an_error_with_the_function_and_the_sample(values, words):
+    def my_reward(completions):
+        return values
+
+    with pytest.raises(RewardError) as error:
+        score(my_reward)
+    assert words in str(error.value)
+    assert "my_reward" in str(error.value)
+
+
+def test_an_exception_names_function_line_and_samples():
+    def boom(completions):
+        raise KeyError("x")
+
+    with pytest.raises(RewardError, match=r"boom raised KeyError(.|\n)*test_reward_calling.py:\d+(.|\n)*s0") as error:
+        score(boom)
+    assert isinstance(error.value.__cause__, KeyError)
+
+
+def test_a_trl_function_without_its_style_gets_a_hint():
+    with pytest.raises(RewardError, match="style: trl"):
+        score(lambda completions: [c[0]["content"] for c in completions])
+
+
+def test_missing_columns_are_found_before_training():
+    def f(completions, answer, truth, color=None):
+        return []
+
+    assert missing_columns(f, ["completions", "answer"]) == ("truth",)
+    reward = load_reward(f, base=Path())
+    with pytest.raises(ConfigError, match=r"truth(.|\n)*colour, size"):
+        check_columns(reward, ["size", "colour"])
+    check_columns(reward, ["truth"])
+
+
+def test_the_single_form_with_an_unknown_column_is_refused_with_the_columns():
+    with pytest.raises(ConfigError, match=r"truth(.|\n)*size"):
+        check_columns(load_reward(lambda completion, truth: 0.0, base=Path()), ["size"])
+    check_columns(load_reward(lambda completion, answer: 0.0, base=Path()), ["size"])
+
+
+def test_a_column_with_a_taken_name_is_refused_only_when_asked_for():
+    with pytest.raises(ConfigError, match="Rename the column"):
+        check_columns(load_reward(lambda completions, group: [], base=Path()), ["group"])
+    check_columns(load_reward(lambda completions: [], base=Path()), ["group"])
+
+
+def test_a_missing_argument_at_the_call_is_a_config_error():
+    with pytest.raises(ConfigError, match="nums"):
+        score(lambda completions, nums: [])
+
+
+def test_async_rewards_return_the_same_values():
+    import asyncio
+
+    async def f(completions, answer):
+        await asyncio.sleep(0)
+        return [float(len(c)) for c in completions]
+
+    async def single(completion):
+        return float(len(completion))
+
+    columns = table([pasted_group(["a", "bb"])]).columns
+    for function in (f, single):
+        assert asyncio.run(acall(load_reward(function, base=Path()), columns)).values == [1.0, 2.0]
+
+
+def test_log_metric_and_log_extra_work_outside_a_run():
+    def f(completions, log_metric, log_extra):
+        log_metric("m", 2)
+        log_extra("c", completions)
+        return [0.0] * len(completions)
+
+    values = call(load_reward(f, base=Path()), table([pasted_group(["a"])]).columns)
+    assert values.journal.metrics == {"m": 2.0}
+    assert values.journal.extra == {"c": ["a"]}
