@@ -1,0 +1,225 @@
+"""Checks of the first step: two computations that must agree, on the prompts and completions of the run itself.
+
+Each returns what it measured and raises when it is past its bound. They run the real engine, the real packed forward
+and the real processor, once per process, also after a resume. They repair nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmgrpo.errors import TrainingError, explain
+from mmgrpo.policy.families.record import part_of
+from mmgrpo.policy.parts import bare_name
+from mmgrpo.policy.plain import plain_logprobs
+from mmgrpo.policy.policy import Policy
+from mmgrpo.types import Batch, Decoded, Group, Media, Prompt, Sample, Segment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """How far apart two computations of the same number may be."""
+
+    max_logprob: float
+    """Largest difference of one token's log-prob, in nats."""
+    mean_logprob: float
+    """Mean difference, in nats."""
+    gradient: float
+    """Norm of the difference of a gradient, relative to the gradient."""
+
+
+FLOAT32 = Bounds(max_logprob=1e-3, mean_logprob=1e-4, gradient=1e-2)
+"""About a hundred times what is measured on a CPU."""
+HALF = Bounds(max_logprob=float("inf"), mean_logprob=0.02, gradient=0.25)
+"""bfloat16 and float16: single tokens may differ by rounding, their mean may not."""
+
+
+def bounds_of(dtype: torch.dtype) -> Bounds:
+    """Bounds for a policy of this dtype."""
+    return HALF if dtype in (torch.bfloat16, torch.float16) else FLOAT32
+
+
+def batch_of(groups: Sequence[Group]) -> Batch:
+    """Pack groups as they are, for scoring."""
+    return Batch(
+        segments=tuple(
+            Segment(prompt=g.prompt, completions=g.completions, advantages=(0.0,) * len(g.completions)) for g in groups
+        )
+    )
+
+
+def check_engine(policy: Policy, groups: Sequence[Group], *, temperature: float) -> dict[str, float]:
+    """The engine's log-probs must be the trainer's.
+
+    Catches: shifted positions, stale weights, another temperature, pictures that one side does not see.
+
+    Args:
+        policy: The trainer's side.
+        groups: Freshly written by the engine under the same weights.
+        temperature: Of the rollout.
+
+    Returns:
+        ``checks/engine_logprobs/{mean,max}`` in nats.
+
+    Raises:
+        TrainingError: They differ past the bound of the policy's dtype.
+    """
+    with torch.no_grad():
+        trainer = policy.logprobs(batch_of(groups), temperature=temperature).logprobs.cpu().double()
+    engine = torch.cat([c.rollout_logprobs for g in groups for c in g.completions]).double()
+    return _require_close(
+        "engine_logprobs",
+        trainer - engine,
+        bounds_of(policy.dtype),
+        sample=groups[0].prompt.sample,
+        what="The engine's log-probs are not the trainer's",
+        fix="Engine and trainer see different weights, positions, pictures or temperatures; do not train on this.",
+    )
+
+
+def check_packed(policy: Policy, group: Group, *, temperature: float) -> dict[str, float]:
+    """The packed forward must equal plain rows: log-probs of one whole group, and a gradient of each trained part.
+
+    Args:
+        policy: The policy.
+        group: One prompt and its completions.
+        temperature: Of the rollout.
+
+    Returns:
+        ``checks/packed_equals_plain/{mean,max}`` in nats and ``…/gradient/{part}``, relative.
+
+    Raises:
+        TrainingError: They differ past the bound of the policy's dtype.
+    """
+    watched = _one_per_part(policy)
+    packed = policy.logprobs(batch_of([group]), temperature=temperature).logprobs
+    # any fixed weights would do; unequal ones keep tokens and completions from standing in for each other
+    weights = torch.cos(torch.arange(len(packed), device=packed.device, dtype=packed.dtype))
+    packed_gradient = torch.autograd.grad((packed * weights).sum(), list(watched.values()), allow_unused=True)
+    plain, sums = [], [torch.zeros_like(p) for p in watched.values()]
+    for completion, part in zip(
+        group.completions, weights.split([len(c.token_ids) for c in group.completions]), strict=True
+    ):
+        row = plain_logprobs(policy.model, policy.family, group.prompt, completion, temperature=temperature)
+        found = torch.autograd.grad((row * part).sum(), list(watched.values()), allow_unused=True)
+        sums = [s if g is None else s + g for s, g in zip(sums, found, strict=True)]
+        plain.append(row.detach())
+    bounds = bounds_of(policy.dtype)
+    fix = "Set model.layout: rows and report this model; do not train on it packed."
+    what = "The packed forward does not equal plain rows"
+    sample = group.prompt.sample
+    metrics = _require_close(
+        "packed_equals_plain", packed.detach() - torch.cat(plain), bounds, sample=sample, what=what, fix=fix
+    )
+    for (name, parameter), g, s in zip(watched.items(), packed_gradient, sums, strict=True):
+        error = _relative(torch.zeros_like(parameter) if g is None else g, s)
+        metrics[f"checks/packed_equals_plain/gradient/{part_of(policy.family, bare_name(name))}"] = error
+        if not error <= bounds.gradient:
+            raise TrainingError(
+                explain(
+                    f"{what}: the gradient of {name} differs",
+                    where=f"sample {sample.id}",
+                    expected=f"at most {bounds.gradient:g} relative",
+                    got=f"{error:.3g}",
+                    fix=fix,
+                )
+            )
+    return metrics
+
+
+def check_swap(
+    policy: Policy, group: Group, encode: Callable[[Sample], Prompt], *, temperature: float
+) -> dict[str, float]:
+    """Another medium of the same size must change the log-probs, or the policy does not see it.
+
+    Args:
+        policy: The policy.
+        group: One prompt with media, and its completions.
+        encode: The run's own processor.
+        temperature: Of the rollout.
+
+    Returns:
+        ``checks/picture_swap/max``: the largest change of a log-prob, in nats; nothing for a prompt without media.
+
+    Raises:
+        TrainingError: Nothing changed beyond the noise of computing the same thing twice.
+    """
+    if not group.prompt.media:
+        return {}
+    sample = group.prompt.sample
+    other = encode(replace(sample, media=tuple(swapped(m) for m in group.prompt.media)))
+    with torch.no_grad():
+        once, again, changed = (
+            policy.logprobs(batch_of([Group(prompt=p, completions=group.completions)]), temperature=temperature)
+            .logprobs.cpu()
+            .double()
+            for p in (group.prompt, group.prompt, other)
+        )
+    noise, moved = float((once - again).abs().max()), float((once - changed).abs().max())
+    if not moved > max(10 * noise, 1e-6):
+        kinds = ", ".join(sorted({m.kind for m in group.prompt.media}))
+        raise TrainingError(
+            explain(
+                f"The policy does not see its {kinds}: another one of the same size changes no log-prob",
+                where=f"sample {sample.id}",
+                expected=f"a change of more than {max(10 * noise, 1e-6):.1g} nats",
+                got=f"{moved:.3g} nats",
+                fix="Look at the processor's output for this sample; the encoder's features do not reach the model.",
+            )
+        )
+    return {"checks/picture_swap/max": moved}
+
+
+def swapped(medium: Decoded) -> Media:
+    """Another medium of the same kind and size: colours inverted and upside down, or played backwards and negated."""
+    import numpy as np
+    from PIL import ImageOps
+
+    data: Any = medium.data
+    if medium.kind == "image":
+        data = ImageOps.flip(ImageOps.invert(data))
+    elif medium.kind == "video":
+        data = np.ascontiguousarray(255 - data[::-1, ::-1])
+    else:
+        # quiet speech may be near silence: add noise of a fixed seed, at the loudness of speech
+        data = (data[::-1] + 0.1 * np.random.default_rng(0).standard_normal(len(data))).astype(np.float32)
+    return Media(kind=medium.kind, source=data, rate=medium.rate, name=f"another {medium.kind}")
+
+
+def _require_close(
+    check: str, difference: Tensor, bounds: Bounds, *, sample: Sample, what: str, fix: str
+) -> dict[str, float]:
+    mean, largest = float(difference.abs().mean()), float(difference.abs().max())
+    if not (mean <= bounds.mean_logprob and largest <= bounds.max_logprob):
+        raise TrainingError(
+            explain(
+                what,
+                where=f"sample {sample.id}, check {check}",
+                expected=f"at most {bounds.mean_logprob:g} (mean) and {bounds.max_logprob:g} (max) nats apart",
+                got=f"{mean:.3g} (mean) and {largest:.3g} (max)",
+                fix=fix,
+            )
+        )
+    return {f"checks/{check}/mean": mean, f"checks/{check}/max": largest}
+
+
+def _one_per_part(policy: Policy) -> Mapping[str, Tensor]:
+    """The largest trained matrix of each part: a small one may have a gradient near zero."""
+    chosen: dict[str, tuple[str, Tensor]] = {}
+    for name, parameter in policy.trainable():
+        part = part_of(policy.family, bare_name(name))
+        # the A matrices of a fresh adapter have a gradient of exactly zero
+        weight = parameter.numel() * (10**6 if ".lora_B." in name else 1)
+        best = chosen.get(part)
+        if best is None or weight > best[1].numel() * (10**6 if ".lora_B." in best[0] else 1):
+            chosen[part] = (name, parameter)
+    return dict(chosen.values())
+
+
+def _relative(a: Tensor, b: Tensor) -> float:
+    return float((a - b).norm() / b.norm().clamp(min=1e-12))

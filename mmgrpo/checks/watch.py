@@ -1,0 +1,148 @@
+"""Checks of every step: figures that tell of a run that teaches nothing. One clear warning each, with an example.
+
+They look at rewards and completions only, and stop nothing.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from mmgrpo.config.observe import Checks
+from mmgrpo.errors import explain
+from mmgrpo.types import ScoredGroup
+
+_SEPARATES = 1e-9
+
+
+class Watch:
+    """Remembers what it has seen of each reward, and warns once of each kind of trouble.
+
+    Args:
+        settings: The ``checks`` section.
+    """
+
+    def __init__(self, settings: Checks) -> None:
+        self.settings = settings
+        self._constant: dict[str, list[float]] = {}
+        self._cancels: dict[str, int] = {}
+        self._flat = 0
+        self._warned: set[str] = set()
+
+    def look(self, scored: Sequence[ScoredGroup], metrics: Mapping[str, float]) -> None:
+        """Look at one step.
+
+        Args:
+            scored: The step's groups.
+            metrics: The step's metrics.
+
+        Warns:
+            UserWarning: A reward is constant or cancels, all groups are flat, too many completions are cut off, or
+                engine and trainer drift apart.
+        """
+        if not scored:
+            return
+        if self.settings.constant_reward_steps:
+            self._rewards(scored)
+        self._truncated(scored)
+        drift = metrics.get("sampling/sampling_logp_difference/mean", 0.0)
+        if drift > self.settings.drift_logprobs:
+            self._warn(
+                "drift",
+                "The engine's log-probs drift away from the trainer's",
+                expected=f"at most {self.settings.drift_logprobs:g} nats on average",
+                got=f"{drift:.3g}",
+                fix="Lower the learning rate or optimizer steps per rollout; on another engine check its weights.",
+            )
+        removed = metrics.get("sampling/removed_probability", 0.0)
+        if removed > 0.01:
+            self._warn(
+                "removed",
+                "Truncated sampling draws from another distribution than the loss assumes",
+                got=f"{100 * removed:.1f} % of the probability is cut away on average",
+                expected="at most 1 %",
+                fix="Use rollout.top_p 1, top_k 0, min_p 0 and no repetition penalty while training.",
+            )
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds."""
+        return {
+            "constant": self._constant,
+            "cancels": self._cancels,
+            "flat": self._flat,
+            "warned": sorted(self._warned),
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue where ``state`` was taken."""
+        self._constant = {k: list(v) for k, v in state.get("constant", {}).items()}
+        self._cancels = dict(state.get("cancels", {}))
+        self._flat = state.get("flat", 0)
+        self._warned = set(state.get("warned", ()))
+
+    def _rewards(self, scored: Sequence[ScoredGroup]) -> None:
+        limit = self.settings.constant_reward_steps
+        for name in scored[0].rewards:
+            values = torch.cat([s.rewards[name] for s in scored])
+            values = values[~values.isnan()]
+            if not len(values):
+                continue
+            low, high = float(values.min()), float(values.max())
+            seen = self._constant.get(name)
+            if seen is None or high - low > _SEPARATES or abs(low - seen[0]) > _SEPARATES:
+                self._constant[name] = [low, 1] if high - low <= _SEPARATES else [float("nan"), 0]
+            else:
+                seen[1] += 1
+            flat = all(_spread(s.rewards[name]) <= _SEPARATES for s in scored)
+            self._cancels[name] = self._cancels.get(name, 0) + 1 if flat else 0
+            if self._constant[name][1] >= limit:
+                self._warn(
+                    f"constant:{name}",
+                    f"Reward {name} has been constant at {low:g} for {limit} steps",
+                    got=_example(scored),
+                    fix="Is the form that it looks for in the prompt, and does the policy ever write it?",
+                )
+            elif self._cancels[name] >= limit:
+                self._warn(
+                    f"cancels:{name}",
+                    f"Reward {name} has the same value for every completion of a group, for {limit} steps",
+                    got=_example(scored),
+                    fix="It cancels in GRPO and teaches nothing. A reward must tell completions of a prompt apart.",
+                )
+        self._flat = self._flat + 1 if all(_spread(s.totals) <= _SEPARATES for s in scored) else 0
+        if self._flat >= limit:
+            self._warn(
+                "flat",
+                f"No group has had two different totals for {limit} steps: nothing is learned",
+                got=_example(scored),
+                fix="Use harder or easier prompts, a graded reward, or a higher temperature.",
+            )
+
+    def _truncated(self, scored: Sequence[ScoredGroup]) -> None:
+        completions = [c for s in scored for c in s.group.completions]
+        share = sum(c.finish_reason == "length" for c in completions) / len(completions)
+        if share > self.settings.truncated_share:
+            self._warn(
+                "truncated",
+                f"{100 * share:.0f} % of the completions hit the length limit",
+                got=_example(scored),
+                fix="Raise rollout.max_completion_length, add rollout.stop, or check the end token.",
+            )
+
+    def _warn(self, kind: str, what: str, **facts: str) -> None:
+        if kind not in self._warned:
+            self._warned.add(kind)
+            warnings.warn(explain(what, **facts), stacklevel=4)
+
+
+def _spread(values: torch.Tensor) -> float:
+    values = values[~values.isnan()]
+    return float(values.max() - values.min()) if len(values) else 0.0
+
+
+def _example(scored: Sequence[ScoredGroup]) -> str:
+    text = scored[0].group.completions[0].text
+    return f"for example {text[:200]!r}{'…' if len(text) > 200 else ''}"

@@ -1,0 +1,173 @@
+"""What an evaluation found: per row and in sum, with everything that is needed to get the same number again.
+
+Pure data and arithmetic; knows no engine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowResult:
+    """One held-out row under one way of decoding."""
+
+    id: str
+    answer: str
+    """The truth as text."""
+    texts: tuple[str, ...]
+    """What the policy wrote: one per completion."""
+    rewards: Mapping[str, tuple[float | None, ...]]
+    """Each reward's values, None where it does not apply."""
+    correct: float | None
+    """Share of completions whose metric reward is at least 1; None where it does not apply."""
+    well_formed: float
+    """Share of completions in which an answer can be read."""
+    length: float
+    """Mean tokens of a completion."""
+    truncated: float
+    """Share of completions that hit the length limit."""
+    media: tuple[str, ...] = ()
+    """Names of the row's media."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """All held-out rows under one way of decoding."""
+
+    accuracy: float
+    """Mean of ``correct``, 0 to 1."""
+    format_rate: float
+    """Mean of ``well_formed``, 0 to 1."""
+    accuracy_well_formed: float
+    """Accuracy among well-formed answers, 0 to 1."""
+    rewards: Mapping[str, float]
+    """Mean of each reward where it applies."""
+    length: float
+    """Mean tokens of a completion."""
+    truncated: float
+    """Share of completions that hit the length limit."""
+    by_answer: Mapping[str, tuple[float, int]]
+    """Accuracy and number of rows for each truth."""
+    rows: int
+    """Held-out rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """One evaluation: greedy, and sampled where asked for."""
+
+    step: int
+    greedy: Score
+    sampled: Score | None
+    greedy_rows: tuple[RowResult, ...]
+    sampled_rows: tuple[RowResult, ...]
+    settings: Mapping[str, Any]
+    """Prompt template, sampling, pixel limits, metric, seed, data fingerprint: what a repetition needs."""
+    seconds: float
+
+    def metrics(self) -> dict[str, float]:
+        """Values by logged name, prefixed ``eval/`` (greedy) and ``eval/sampled/``."""
+        found = _named(self.greedy, "eval/")
+        return found | (_named(self.sampled, "eval/sampled/") if self.sampled else {})
+
+    def summary(self) -> dict[str, Any]:
+        """JSON-ready totals and settings, without the rows."""
+        return {
+            "step": self.step,
+            "greedy": asdict(self.greedy),
+            "sampled": asdict(self.sampled) if self.sampled else None,
+            "settings": dict(self.settings),
+            "seconds": self.seconds,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gain:
+    """How one evaluation differs from an earlier one on the same rows."""
+
+    gain: float
+    """Difference of accuracies."""
+    standard_error: float
+    """Of the paired difference."""
+
+    @property
+    def significant(self) -> bool:
+        """Whether the gain exceeds two paired standard errors."""
+        return self.gain > 2 * self.standard_error
+
+
+def score_rows(rows: Sequence[RowResult]) -> Score:
+    """Sum up the rows of one evaluation.
+
+    Args:
+        rows: At least one.
+
+    Returns:
+        Means over rows; a row where the metric does not apply is left out of the accuracies.
+    """
+    judged = [r for r in rows if r.correct is not None]
+    formed = sum(r.well_formed for r in judged)
+    names = dict.fromkeys(name for r in rows for name in r.rewards)
+    answers = sorted({r.answer for r in judged}, key=_natural)
+    return Score(
+        accuracy=_mean([r.correct for r in judged if r.correct is not None]),
+        format_rate=_mean([r.well_formed for r in rows]),
+        accuracy_well_formed=sum(r.correct or 0.0 for r in judged) / formed if formed else 0.0,
+        rewards={n: _mean([v for r in rows for v in r.rewards.get(n, ()) if v is not None]) for n in names},
+        length=_mean([r.length for r in rows]),
+        truncated=_mean([r.truncated for r in rows]),
+        by_answer={
+            a: (_mean([r.correct or 0.0 for r in judged if r.answer == a]), sum(r.answer == a for r in judged))
+            for a in answers
+        },
+        rows=len(rows),
+    )
+
+
+def paired_gain(before: Sequence[RowResult], after: Sequence[RowResult]) -> Gain:
+    """Compare two evaluations of the same rows.
+
+    gain = mean(d), standard error = std(d) / sqrt(n), with d = correct after - correct before of each row
+
+    Args:
+        before: Rows of the earlier evaluation.
+        after: Rows of the later one; paired by id.
+
+    Returns:
+        Gain and standard error; 0 and infinity where no row is in both.
+    """
+    first = {r.id: r.correct for r in before if r.correct is not None}
+    pairs = [(first[r.id], r.correct) for r in after if r.correct is not None and r.id in first]
+    if len(pairs) < 2:
+        return Gain(gain=0.0, standard_error=math.inf)
+    differences = [b - a for a, b in pairs]
+    mean = _mean(differences)
+    variance = sum((d - mean) ** 2 for d in differences) / (len(differences) - 1)
+    return Gain(gain=mean, standard_error=math.sqrt(variance / len(differences)))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+def _natural(text: str) -> tuple[int, float, str]:
+    try:
+        return (0, float(text), text)
+    except ValueError:
+        return (1, 0.0, text)
+
+
+def _named(score: Score, prefix: str) -> dict[str, float]:
+    found = {
+        "accuracy": score.accuracy,
+        "format_rate": score.format_rate,
+        "accuracy_well_formed": score.accuracy_well_formed,
+        "completions/mean_length": score.length,
+        "completions/clipped_ratio": score.truncated,
+    }
+    found |= {f"rewards/{name}/mean": value for name, value in score.rewards.items()}
+    return {f"{prefix}{name}": value for name, value in found.items()}

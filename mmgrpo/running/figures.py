@@ -1,0 +1,80 @@
+"""The figures of one step, by the names that people know: rewards, lengths, seconds per phase, memory.
+
+Pure functions of what the step produced.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from mmgrpo.grpo.advantages import reward_statistics
+from mmgrpo.types import ScoredGroup, UpdateStats
+
+
+def step_figures(scored: Sequence[ScoredGroup], stats: UpdateStats, seconds: Mapping[str, float]) -> dict[str, float]:
+    """Collect the metrics of one step.
+
+    Args:
+        scored: The step's groups.
+        stats: What the update said.
+        seconds: Seconds of each phase.
+
+    Returns:
+        Metrics by logged name.
+    """
+    return {
+        **reward_figures(scored),
+        **completion_figures(scored),
+        **stats.metrics,
+        "optimizer_steps": stats.optimizer_steps,
+        "skipped_optimizer_steps": stats.skipped_optimizer_steps,
+        "num_tokens": stats.num_tokens,
+        **{f"seconds/{phase}": value for phase, value in seconds.items()},
+        "step_time": sum(seconds.values()),
+        "peak_memory_bytes": peak_memory_bytes(),
+    }
+
+
+def reward_figures(scored: Sequence[ScoredGroup]) -> dict[str, float]:
+    """Totals and each reward's own mean and spread.
+
+    ``reward_std`` is the mean over groups of the standard deviation inside a group, as in TRL; that over the whole
+    batch is ``reward_batch_std``. A batch can spread while no group does, and then nothing is learned.
+    """
+    totals = torch.cat([s.totals for s in scored])
+    group = torch.repeat_interleave(torch.arange(len(scored)), torch.tensor([len(s.totals) for s in scored]))
+    figures = dict(reward_statistics(totals, group).metrics())
+    for name in scored[0].rewards:
+        values = torch.cat([s.rewards[name] for s in scored])
+        values = values[~values.isnan()]
+        if len(values):
+            figures[f"rewards/{name}/mean"] = float(values.mean())
+            figures[f"rewards/{name}/std"] = float(values.std()) if len(values) > 1 else 0.0
+    return figures
+
+
+def completion_figures(scored: Sequence[ScoredGroup]) -> dict[str, float]:
+    """Lengths in tokens, and how many completions hit the limit."""
+    completions = [c for s in scored for c in s.group.completions]
+    lengths = torch.tensor([len(c.token_ids) for c in completions], dtype=torch.float64)
+    ended = torch.tensor([c.finish_reason == "stop" for c in completions])
+    finished = lengths[ended] if bool(ended.any()) else torch.zeros(1, dtype=torch.float64)
+    return {
+        "completions/mean_length": float(lengths.mean()),
+        "completions/min_length": float(lengths.min()),
+        "completions/max_length": float(lengths.max()),
+        "completions/mean_terminated_length": float(finished.mean()),
+        "completions/clipped_ratio": float((~ended).double().mean()),
+    }
+
+
+def peak_memory_bytes() -> int:
+    """Peak memory so far: of the GPU where there is one, else of the process."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, Linux KiB
