@@ -108,7 +108,8 @@ def is_clipped(ratios: Ratios, objective: Objective) -> tuple[Bool[Tensor, "U"],
         objective: Gives epsilon and epsilon_high.
 
     Returns:
-        Two masks, clipped low and clipped high; False where nothing is trained. The bound ``delta`` is not counted.
+        Two masks, clipped low and clipped high; False where nothing is trained (there log w is 0). The bound ``delta``
+        is not counted.
 
     Example:
         >>> half = torch.tensor([0.5, 0.5]).log()
@@ -117,6 +118,6 @@ def is_clipped(ratios: Ratios, objective: Objective) -> tuple[Bool[Tensor, "U"],
         (tensor([False,  True]), tensor([False, False]))
     """
     low, high, _ = objective.log_bounds()
-    is_low = (ratios.log_ratio < low) & (ratios.advantages < 0) & ratios.trained
-    is_high = (ratios.log_ratio > high) & (ratios.advantages > 0) & ratios.trained
+    is_low = (ratios.log_ratio < low) & (ratios.advantages < 0)
+    is_high = (ratios.log_ratio > high) & (ratios.advantages > 0)
     return is_low, is_high

@@ -139,6 +139,11 @@ def test_clip_shares_count_the_tokens_of_groups_that_were_left_out():
     assert metrics["ratio/mean"] == pytest.approx(math.e)
 
 
+def test_a_ratio_that_stands_on_its_bound_is_not_counted_as_clipped():
+    found, _ = run(NOW, NOW, ADV, epsilon=0.0)
+    assert loss_metrics([found.sums], COUNTS)["clip_ratio/region_mean"] == 0
+
+
 def test_kl_without_a_reference_is_refused():
     with pytest.raises(ValueError, match="no log-probs of a reference"):
         run(NOW, OLD, ADV, beta=0.1)
