@@ -210,9 +210,9 @@ def _bind(function: Callable[..., Any], args: dict[str, Any]) -> Callable[..., A
 
 def _swift_arguments(target: Any, args: dict[str, Any]) -> dict[str, Any]:
     """ms-swift hands a class the trainer's settings as ``args``; here these are the YAML's ``args``."""
-    asked = wants(target.__init__)
-    named = {key: value for key, value in args.items() if key in asked.names}
-    return {**named, "args": SimpleNamespace(**args)} if "args" in asked.names else named
+    names = inspect.signature(target).parameters
+    named = {key: value for key, value in args.items() if key in names}
+    return {**named, "args": SimpleNamespace(**args)} if "args" in names else named
 
 
 def _own_name(target: Any) -> str:
