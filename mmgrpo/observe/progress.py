@@ -1,0 +1,170 @@
+"""What the terminal shows while a run works: a bar with the time left, and a line every few steps.
+
+Without a terminal (or with ``observe.progress: false``) there are only the lines. It knows names of phases and
+numbers, not what the phases do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
+from rich.progress import Progress as Bars
+from rich.text import Text
+
+from mmgrpo.observe.text import duration, printable
+
+SHOWN = {
+    "loss": "loss",
+    "reward": "reward",
+    "accuracy": "accuracy",
+    "completions/mean_length": "length",
+    "learning_rate": "lr",
+}
+"""Metrics shown on a line, and what they are called there; those that a phase does not have are left out."""
+
+
+class Progress:
+    r"""Shows the phases of a run. Use it as a context manager; phases follow one another.
+
+    Example:
+        >>> import io
+        >>> screen = Console(file=io.StringIO(), width=100)
+        >>> with Progress(log_steps=2, console=screen, clock=iter([0.0, 1.0, 3.0]).__next__) as progress:
+        ...     with progress.phase("GRPO", 2) as advance:
+        ...         advance({"reward": 0.25})
+        ...         advance({"reward": 0.5})
+        >>> screen.file.getvalue()
+        'GRPO 2/2  reward 0.500  1.5 s/step\n'
+    """
+
+    def __init__(
+        self,
+        *,
+        show: bool = True,
+        log_steps: int = 5,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepare; nothing is shown yet.
+
+        Args:
+            show: Show a bar where there is a terminal.
+            log_steps: Print a line every so many steps.
+            console: Where to; default: standard error.
+            clock: Seconds, for tests.
+        """
+        self.console = console or Console(stderr=True)
+        self._log_steps = log_steps
+        self._clock = clock
+        bar = show and self.console.is_terminal and not self.console.is_jupyter
+        self._bars = _bars(self.console) if bar else None
+
+    def __enter__(self) -> Progress:
+        if self._bars is not None:
+            self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    def say(self, text: str) -> None:
+        """Print a line (above the bar), whatever characters it holds."""
+        lines = [printable(line) for line in text.splitlines()]
+        self.console.print(Text("\n".join(lines)), soft_wrap=True)
+
+    @contextmanager
+    def phase(
+        self, name: str, total: int, *, done: int = 0, unit: str = "step", every: int | None = None
+    ) -> Generator[Callable[..., None]]:
+        """Show one phase.
+
+        Args:
+            name: "warm start", "evaluation", "GRPO".
+            total: Steps of the phase.
+            done: Steps done before, on resume.
+            unit: What a step is called.
+            every: Print a line every so many steps; default: ``log_steps``. 0: only at the end.
+
+        Yields:
+            ``advance(metrics={}, by=1)``, to be called after each step.
+        """
+        phase = _Phase(name=name, total=total, done=done, unit=unit, clock=self._clock)
+        task = None if self._bars is None else self._bars.add_task(name, total=total, completed=done, note="", left="")
+        every = self._log_steps if every is None else every
+
+        def advance(metrics: Mapping[str, float] | None = None, by: int = 1) -> None:
+            phase.advance(by, metrics or {})
+            if phase.done >= total or (every and phase.done // every > (phase.done - by) // every):
+                self.console.print(Text(phase.line()), soft_wrap=True)
+            if task is not None:
+                self._update(task, phase)
+
+        try:
+            yield advance
+        finally:
+            if task is not None and self._bars is not None:
+                self._bars.remove_task(task)
+
+    def _update(self, task: TaskID, phase: _Phase) -> None:
+        if self._bars is not None:
+            left = f"{duration(phase.left)} left" if phase.left else ""
+            self._bars.update(task, completed=phase.done, note=phase.numbers(), left=left)
+
+
+class _Phase:
+    """Counts the steps of one phase and how long they take."""
+
+    def __init__(self, *, name: str, total: int, done: int, unit: str, clock: Callable[[], float]) -> None:
+        self.name, self.total, self.done, self.unit = name, total, done, unit
+        self._clock = clock
+        self._first = done
+        self._start = clock()
+        self._now = self._start
+        self._metrics: dict[str, float] = {}
+
+    def advance(self, by: int, metrics: Mapping[str, float]) -> None:
+        self.done += by
+        self._now = self._clock()
+        self._metrics.update(metrics)
+
+    @property
+    def seconds_per_step(self) -> float:
+        return (self._now - self._start) / max(1, self.done - self._first)
+
+    @property
+    def left(self) -> float:
+        return max(0, self.total - self.done) * self.seconds_per_step
+
+    def numbers(self) -> str:
+        shown = [f"{word} {_number(self._metrics[name])}" for name, word in SHOWN.items() if name in self._metrics]
+        return "  ".join(shown)
+
+    def line(self) -> str:
+        pace = f"{duration(self.seconds_per_step)}/{self.unit}" if self.seconds_per_step >= 0.1 else ""
+        left = f"{duration(self.left)} left" if self.left else ""
+        return "  ".join(
+            part for part in (f"{self.name} {self.done}/{self.total}", self.numbers(), pace, left) if part
+        )
+
+
+def _number(value: float) -> str:
+    return f"{value:.1e}" if value and abs(value) < 1e-3 else f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}"
+
+
+def _bars(console: Console) -> Bars:
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[left]}", markup=False),
+        TextColumn("{task.fields[note]}", markup=False),
+    )
+    return Bars(*columns, console=console, transient=True)

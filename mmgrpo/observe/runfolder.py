@@ -1,0 +1,167 @@
+"""The folder of one run: where everything about it is written, and how it is found again.
+
+It knows names of files, not what is in a checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mmgrpo.errors import CheckpointError, explain
+from mmgrpo.observe.atomic import cannot_write, write_atomic
+from mmgrpo.observe.environment import describe_environment
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """A run folder that exists."""
+
+    path: Path
+    """The folder, absolute."""
+
+    @property
+    def config(self) -> Path:
+        """The resolved configuration."""
+        return self.path / "config.yaml"
+
+    @property
+    def origin(self) -> Path:
+        """Where the configuration came from, versions, git commit, machine; one entry per start."""
+        return self.path / "run.json"
+
+    @property
+    def metrics(self) -> Path:
+        """One row per logged step."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def completions(self) -> Path:
+        """A sample of completions per logged step."""
+        return self.path / "completions"
+
+    @property
+    def checkpoints(self) -> Path:
+        """What can be resumed, or loaded."""
+        return self.path / "checkpoints"
+
+    @property
+    def evaluations(self) -> Path:
+        """Evaluations with all their settings."""
+        return self.path / "evaluations"
+
+    def write_start(self, *, config: str, folder: Path, source: Path | None, facts: Mapping[str, Any]) -> None:
+        """Write what is known when a run starts or is resumed.
+
+        Args:
+            config: The resolved configuration, as YAML. On resume an existing one is kept, and a different one is
+                written beside it as ``config.resumed-N.yaml``.
+            folder: Where relative paths of the configuration start.
+            source: The YAML that it came from, if any.
+            facts: More to keep, for example the device.
+
+        Raises:
+            CheckpointError: The disk is full.
+        """
+        starts = self.starts()
+        if not self.config.exists():
+            write_atomic(self.config, config)
+        elif self.config.read_text(encoding="utf-8") != config:
+            write_atomic(self.path / f"config.resumed-{len(starts)}.yaml", config)
+        entry = {"folder": str(folder), "source": str(source) if source else None, **describe_environment(), **facts}
+        write_atomic(self.origin, json.dumps([*starts, entry], indent=2, default=str) + "\n")
+
+    def starts(self) -> list[dict[str, Any]]:
+        """Give what was written at each start; the last is the newest.
+
+        Raises:
+            CheckpointError: The file is damaged.
+        """
+        if not self.origin.exists():
+            return []
+        try:
+            return json.loads(self.origin.read_text(encoding="utf-8"))
+        except ValueError as error:
+            fix = "Move it away; the run then resumes without its history."
+            raise CheckpointError(explain("run.json is damaged", where=str(self.origin), fix=fix)) from error
+
+    def base_folder(self) -> Path:
+        """Give the folder where relative paths of the stored configuration start."""
+        starts = self.starts()
+        return Path(starts[-1]["folder"]) if starts else self.path
+
+
+def create_run_folder(template: str, name: str) -> RunFolder:
+    """Make the folder of a new run.
+
+    Args:
+        template: ``train.output_dir``; ``{name}`` stands for the run's name. Relative to the working folder.
+        name: The run's name, usually that of its YAML.
+
+    Returns:
+        The folder; where it is taken, the next number is added: ``runs/count``, ``runs/count-2``, …
+
+    Raises:
+        CheckpointError: It cannot be made.
+    """
+    wanted = _place(template, name)
+    number = 1
+    while True:
+        path = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.mkdir()
+            return RunFolder(path)
+        except FileExistsError:
+            number += 1
+        except OSError as error:
+            raise cannot_write(path, error) from error
+
+
+def open_run_folder(path: str | Path) -> RunFolder:
+    """Open the folder of an earlier run.
+
+    Raises:
+        CheckpointError: There is no such folder, or it is not a run folder.
+    """
+    folder = RunFolder(Path(path).expanduser().absolute())
+    if not folder.path.is_dir():
+        raise CheckpointError(explain("No such run folder", where=str(path), fix="Check the path."))
+    if not folder.config.is_file():
+        fix = "Give the folder that `mmgrpo train` made, not one inside it."
+        raise CheckpointError(explain("Not a run folder: it has no config.yaml", where=str(path), fix=fix))
+    return folder
+
+
+def newest_run_folder(template: str, name: str) -> RunFolder:
+    """Find the newest folder of a run's name.
+
+    Args:
+        template: ``train.output_dir``.
+        name: The run's name.
+
+    Returns:
+        The one with the highest number.
+
+    Raises:
+        CheckpointError: There is none.
+    """
+    wanted = _place(template, name)
+    numbered = re.compile(re.escape(wanted.name) + r"(?:-(\d+))?\Z")
+    found = {
+        int(match.group(1) or 1): path
+        for path in (wanted.parent.iterdir() if wanted.parent.is_dir() else ())
+        if (match := numbered.match(path.name)) and (path / "config.yaml").is_file()
+    }
+    if not found:
+        fix = "Start it without --resume, or give its folder: --resume RUN_FOLDER."
+        raise CheckpointError(explain("There is no run to resume", where=str(wanted), fix=fix))
+    return RunFolder(found[max(found)])
+
+
+def _place(template: str, name: str) -> Path:
+    return Path(template.replace("{name}", name)).expanduser().absolute()
