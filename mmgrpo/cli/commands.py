@@ -1,0 +1,156 @@
+"""The commands: what each takes, and which function of ``mmgrpo.api`` it calls.
+
+Imports stand inside the functions: reading this file loads neither torch nor pydantic.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+class Stopped(Exception):
+    """Training was interrupted; the text says how to go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One word after ``mmgrpo``."""
+
+    about: str
+    """One line for the overview."""
+    fill: Callable[[argparse.ArgumentParser], None]
+    """Adds its arguments."""
+    run: Callable[[argparse.Namespace], int]
+    """Does it; returns the exit code."""
+
+    def parser(self, name: str) -> argparse.ArgumentParser:
+        """Build the parser of this command's arguments."""
+        parser = argparse.ArgumentParser(prog=f"mmgrpo {name}", description=self.about, allow_abbrev=False)
+        self.fill(parser)
+        return parser
+
+
+def _overrides(parser: argparse.ArgumentParser) -> None:
+    told = "override of a key, for example loss.beta=0.01 or rewards.0.weight=2"
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help=told)
+
+
+def _train_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", nargs="?", help="the YAML; may be left out with --resume RUN_FOLDER")
+    _overrides(parser)
+    told = "go on from the last checkpoint of this run folder; without a folder, of the newest run of this YAML"
+    parser.add_argument("--resume", nargs="?", const=True, default=False, metavar="RUN_FOLDER", help=told)
+    told = "exit with 1 unless held-out accuracy, greedy and sampled, rose by more than two standard errors"
+    parser.add_argument("--require-improvement", action="store_true", help=told)
+
+
+def _train(arguments: argparse.Namespace) -> int:
+    config, overrides, resume = _sorted_out(arguments)
+    from mmgrpo import api
+
+    try:
+        run = api.train(config, overrides=overrides, resume=resume)
+    except KeyboardInterrupt as interrupt:
+        folder = getattr(interrupt, "run_folder", None)
+        words = ["mmgrpo", "train", *([] if folder else [config or "", *overrides]), "--resume", str(folder or "")]
+        again = shlex.join(word for word in words if word)
+        raise Stopped(f"Stopped. Go on with:  {again}") from interrupt
+    if arguments.require_improvement and not run.improved():
+        print("mmgrpo: held-out accuracy did not rise by more than two standard errors", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _sorted_out(arguments: argparse.Namespace) -> tuple[str | None, list[str], str | bool]:
+    """Tell YAML, overrides and run folder apart, whatever order they came in."""
+    from mmgrpo.errors import ConfigError, explain
+
+    config, overrides, resume = arguments.config, list(arguments.overrides), arguments.resume
+    if _is_override(resume):  # `--resume key=value`: the option has taken a word that was not meant for it
+        overrides.insert(0, resume)
+        resume = True
+    if _is_override(config):
+        overrides.insert(0, config)
+        config = None
+    if config is None and not isinstance(resume, str):
+        fix = "Write mmgrpo train my.yaml, or mmgrpo train --resume RUN_FOLDER."
+        raise ConfigError(explain("No configuration is given", fix=fix))
+    return config, overrides, resume
+
+
+def _is_override(word: object) -> bool:
+    return isinstance(word, str) and "=" in word and not Path(word).exists()
+
+
+def _eval_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("target", help="a run folder, or a model (hub id, local folder, tiny:FAMILY)")
+    _overrides(parser)
+    told = "held-out rows (a file, a folder or a hub id); default: data.eval of the run"
+    parser.add_argument("--data", metavar="PATH", help=told)
+    told = "YAML with template, rewards and limits, for a model that has no run folder"
+    parser.add_argument("--config", metavar="YAML", help=told)
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+
+
+def _eval(arguments: argparse.Namespace) -> int:
+    from mmgrpo import api
+
+    found = api.evaluate(arguments.target, data=arguments.data, config=arguments.config, overrides=arguments.overrides)
+    _print_numbers(found, as_json=arguments.json)
+    return 0
+
+
+def _print_numbers(found: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print numbers as a table, and everything else as lines under it."""
+    if as_json:
+        print(json.dumps(dict(found), indent=2, default=str))
+        return
+    from rich.console import Console
+
+    from mmgrpo.observe.tables import print_facts, results_table
+
+    numbers = {name: value for name, value in found.items() if isinstance(value, int | float)}
+    console = Console()
+    console.print(results_table(numbers))
+    print_facts(console, {name: str(value) for name, value in found.items() if name not in numbers})
+
+
+def _config_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", help="the YAML")
+    _overrides(parser)
+
+
+def _config(arguments: argparse.Namespace) -> int:
+    from mmgrpo.config.load import load_config
+    from mmgrpo.config.show import render
+
+    print(render(load_config(arguments.config, arguments.overrides)), end="")
+    return 0
+
+
+def _merge_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN_FOLDER", help="a run folder, or one of its checkpoints")
+    parser.add_argument("out", metavar="OUT", help="folder for the merged model; must not exist")
+
+
+def _merge(arguments: argparse.Namespace) -> int:
+    from mmgrpo import api
+
+    print(api.merge(arguments.run, arguments.out))
+    return 0
+
+
+COMMANDS: Mapping[str, Command] = {
+    "train": Command("train a model from one YAML", _train_arguments, _train),
+    "eval": Command("measure accuracy on held-out rows", _eval_arguments, _eval),
+    "config": Command("print the resolved configuration, every key with its meaning", _config_arguments, _config),
+    "merge": Command("merge an adapter into its base model", _merge_arguments, _merge),
+}
+"""By name, in the order of the overview."""
