@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -24,21 +26,20 @@ def backward(loss: Float[Tensor, ""], batch: Batch, *, optimizer: Optimizer, che
         check_finite: Stop on a loss or gradient that is infinite or NaN.
 
     Raises:
-        TrainingError: Loss or gradient is not finite. Weights are as they were and all gradients are cleared.
+        TrainingError: Loss or gradient is not finite. Weights are as they were; the caller clears the gradients.
     """
     if check_finite and not bool(torch.isfinite(loss)):
-        _stop("loss", float(loss.detach()), batch, optimizer)
+        _stop("loss", float(loss.detach()), batch)
     loss.backward()
     optimizer.collect()
     if check_finite:
         norm = optimizer.grad_norm()
         # Gradients were finite before this micro-batch, or the one before would have stopped.
         if not bool(torch.isfinite(norm)):
-            _stop("gradient norm", float(norm), batch, optimizer)
+            _stop("gradient norm", float(norm), batch)
 
 
-def _stop(name: str, value: float, batch: Batch, optimizer: Optimizer) -> None:
-    optimizer.zero_grad()
+def _stop(name: str, value: float, batch: Batch) -> NoReturn:
     raise TrainingError(
         explain(
             f"The {name} is not finite; training stops before the weights are changed",

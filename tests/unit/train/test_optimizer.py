@@ -134,6 +134,8 @@ def test_a_resumed_optimizer_continues_bit_for_bit(dtype):
         two.collect()
         two.step()
     assert two.steps_taken == 6
+    masters = [o.state_dict()["masters"] for o in (one, two)]
+    assert all(torch.equal(masters[0][n], masters[1][n]) for n in masters[0])
     assert all(torch.equal(a, b) for (_, a), (_, b) in zip(straight, stopped, strict=True))
 
 
