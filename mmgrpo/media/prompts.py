@@ -1,0 +1,178 @@
+"""Samples to prompts: decode the media, render the chat template, let the processor expand the placeholders.
+
+Everything that the processor returns beside the token ids is kept, under its own name and untouched. Prompts are never
+cut: what does not fit is refused with its sizes. Imports no transformers: the processor comes loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from mmgrpo.contracts import FamilyFacts
+from mmgrpo.errors import ProcessorError, explain
+from mmgrpo.media.color import Color
+from mmgrpo.media.decode import decode
+from mmgrpo.media.template import prefill_of, render
+from mmgrpo.types import Decoded, Prompt, Sample
+
+_NOUNS = {"image": ("picture", "pictures"), "audio": ("audio", "audio clips"), "video": ("video", "videos")}
+_NOT_INPUTS = ("input_ids", "attention_mask")
+
+
+class PromptBuilder:
+    """Turns samples into prompts with one processor (``contracts.Processor``)."""
+
+    def __init__(
+        self,
+        processor: Any,
+        *,
+        facts: FamilyFacts,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        max_prompt_tokens: int | None = None,
+        background: Sequence[int] = (255, 255, 255),
+        end_token_ids: Iterable[int] | None = None,
+    ) -> None:
+        """Keep what all prompts share.
+
+        Args:
+            processor: A loaded transformers processor, or the tokenizer of a text-only family.
+            facts: What the family reads, and which tokens stand for media.
+            chat_template_kwargs: Handed to the chat template.
+            max_prompt_tokens: Longer prompts are refused, in tokens with placeholders expanded; None: no limit.
+            background: Colour under transparent pixels.
+            end_token_ids: Tokens that end an answer; default: the tokenizer's end and padding tokens.
+        """
+        self._processor, self._facts = processor, facts
+        self._tokenizer = getattr(processor, "tokenizer", processor)
+        self._template_kwargs = dict(chat_template_kwargs or {})
+        self._limit = max_prompt_tokens
+        red, green, blue = background
+        self._background: Color = (red, green, blue)
+        own = (self._tokenizer.eos_token_id, self._tokenizer.pad_token_id)
+        self._ends = frozenset(i for i in (own if end_token_ids is None else end_token_ids) if i is not None)
+
+    def encode(self, sample: Sample, *, occurrence: int = 0) -> Prompt:
+        """Decode the media, each once, render the chat template and tokenise.
+
+        Args:
+            sample: The row.
+            occurrence: How many prompts the run had drawn before this one.
+
+        Returns:
+            The prompt, with the very media objects that the processor saw.
+
+        Raises:
+            MediaError: A medium cannot be read.
+            ProcessorError: No template, too long, or placeholders that do not match the media.
+        """
+        self._check_kinds(sample)
+        media = tuple(decode(medium, background=self._background) for medium in sample.media)
+        text = render(self._processor, sample.messages, self._template_kwargs, sample_id=sample.id)
+        self._check_placeholders(text, sample)
+        output = self._process(text, media, sample.id)
+        token_ids: Tensor = output["input_ids"][0]
+        self._check_tokens(token_ids, sample)
+        return Prompt(
+            sample=sample,
+            text=text,
+            token_ids=token_ids,
+            model_inputs={key: value for key, value in output.items() if key not in _NOT_INPUTS},
+            media=media,
+            occurrence=occurrence,
+            prefill=prefill_of(text),
+        )
+
+    def decode(self, token_ids: Tensor | Sequence[int]) -> str:
+        """Turn completion ids into text without the tokens that end a turn.
+
+        Args:
+            token_ids: One completion.
+
+        Returns:
+            The text, without special tokens.
+        """
+        ids = [int(i) for i in token_ids]
+        while ids and ids[-1] in self._ends:
+            ids.pop()
+        return self._tokenizer.decode(ids, skip_special_tokens=True)
+
+    def _check_kinds(self, sample: Sample) -> None:
+        for medium in sample.media:
+            if medium.kind not in self._facts.kinds:
+                raise ProcessorError(
+                    explain(
+                        f"{self._facts.name} does not read {_NOUNS[medium.kind][1]}",
+                        where=f"sample {sample.id}, {medium.name}",
+                        expected=", ".join(sorted(self._facts.kinds)) or "text alone",
+                        fix="Choose another model, or set data.columns.image: null.",
+                    )
+                )
+
+    def _check_placeholders(self, text: str, sample: Sample) -> None:
+        """Refuse text of the row that the processor would take for a placeholder."""
+        for kind in _NOUNS:
+            token = getattr(self._processor, f"{kind}_token", None)
+            expected = sum(medium.kind == kind for medium in sample.media)
+            if isinstance(token, str) and token and text.count(token) > expected:
+                raise ProcessorError(
+                    explain(
+                        f"The prompt has more {kind} placeholders than {_NOUNS[kind][1]}",
+                        where=f"sample {sample.id}",
+                        expected=f"{expected} times {token}",
+                        got=f"{text.count(token)} times",
+                        fix=f"Remove {token} from the row's text.",
+                    )
+                )
+
+    def _process(self, text: str, media: tuple[Decoded, ...], sample_id: str) -> Mapping[str, Any]:
+        kwargs: dict[str, Any] = {"return_tensors": "pt"}
+        bos = self._tokenizer.bos_token
+        if self._tokenizer is self._processor or (bos and text.startswith(bos)):
+            kwargs["add_special_tokens"] = False  # the template wrote them
+        images = [medium.data for medium in media if medium.kind == "image"]
+        if images:
+            kwargs["images"] = images
+        try:
+            return self._processor(text=[text], **kwargs)
+        except (ValueError, IndexError, KeyError, TypeError, RuntimeError) as error:
+            sizes = ", ".join(f"{image.width} x {image.height}" for image in images) or "no pictures"
+            raise ProcessorError(
+                explain(
+                    "The processor refuses the prompt",
+                    where=f"sample {sample_id}",
+                    got=f"{type(error).__name__}: {error} ({sizes})",
+                )
+            ) from error
+
+    def _check_tokens(self, token_ids: Tensor, sample: Sample) -> None:
+        counts = self._facts.count_media_tokens(token_ids)
+        for kind in dict.fromkeys(medium.kind for medium in sample.media):
+            if not counts.get(kind):
+                raise ProcessorError(
+                    explain(
+                        f"The prompt holds no token for its {_NOUNS[kind][0]}",
+                        where=f"sample {sample.id}",
+                        expected=f"a chat template that writes a placeholder for {{'type': '{kind}'}}",
+                        fix="Name a template for this family under model.chat_template.",
+                    )
+                )
+        if self._limit is not None and len(token_ids) > self._limit:
+            raise ProcessorError(
+                explain(
+                    f"A prompt is too long: prompt needs {len(token_ids)} tokens, limit is {self._limit}"
+                    + self._shares(counts, sample),
+                    where=f"sample {sample.id}",
+                    fix="Raise data.max_prompt_tokens, or lower model.max_pixels. Prompts are never cut.",
+                )
+            )
+
+    def _shares(self, counts: Mapping[str, int], sample: Sample) -> str:
+        parts = []
+        for kind, (one, many) in _NOUNS.items():
+            media = sum(medium.kind == kind for medium in sample.media)
+            if media:
+                parts.append(f"{counts.get(kind, 0)} are for the {one if media == 1 else f'{media} {many}'}")
+        return f", of which {' and '.join(parts)}" if parts else ""
