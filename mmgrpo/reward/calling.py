@@ -18,7 +18,7 @@ from mmgrpo.reward.returns import BadReturn, check_returns, some_ids
 from mmgrpo.reward.signature import missing_columns, missing_message, select
 from mmgrpo.reward.styles import arrange, arranged_names, split_metrics
 
-__all__ = ["Values", "acall", "call", "check_columns", "missing_columns"]
+__all__ = ["Values", "acall", "call", "call_reward", "check_columns", "missing_columns"]
 
 _SINGULAR = {"completion": "completions", "prompt": "prompts", "id": "ids"}
 """What a function that is called once per completion may call these columns."""
@@ -86,6 +86,32 @@ def call(reward: Loaded, columns: Mapping[str, Sequence[Any]], *, step: int = 0)
     except Exception as error:  # a reward is the user's code: whatever it raises is named and passed on
         raise _raised(reward, error, columns["ids"]) from error
     return _checked(reward, returned, columns["ids"], journal)
+
+
+def call_reward(reward: Loaded, **columns: Any) -> list[float]:
+    """Call a reward from inside another one, with the columns that the outer one was given.
+
+    Args:
+        reward: From ``load_reward``.
+        **columns: Columns by name; what the inner reward does not ask for is left out.
+
+    Returns:
+        One float per completion; NaN where it does not apply.
+
+    Raises:
+        RewardError: As for any reward.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from mmgrpo.reward.loading import load_reward
+        >>> inner = load_reward(lambda completions: [float(len(text)) for text in completions], base=Path())
+        >>> call_reward(inner, completions=["a", "bb"], answer=[1, 2])
+        [1.0, 2.0]
+    """
+    rows = {name: values for name, values in columns.items() if name not in CONTEXT}
+    rows.setdefault("ids", [str(row) for row in range(len(rows["completions"]))])
+    state = columns.get("trainer_state")
+    return call(reward, rows, step=state.global_step if state else 0).values
 
 
 async def acall(reward: Loaded, columns: Mapping[str, Sequence[Any]], *, step: int = 0) -> Values:

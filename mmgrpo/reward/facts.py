@@ -24,6 +24,8 @@ class RewardFacts:
     """The value of a completion depends on nothing but its own arguments, so it may be cached."""
     extra: str = ""
     """The optional extra of mmgrpo that must be installed, for example ``clip``."""
+    timeout_seconds: float | None = None
+    """It may hang, so it runs in a worker process with this limit unless the YAML says otherwise."""
 
     @property
     def range(self) -> str:
@@ -41,7 +43,12 @@ class RewardFacts:
 
 
 def reward_facts(
-    *, low: float | None = None, high: float | None = None, pure: bool = False, extra: str = ""
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    pure: bool = False,
+    extra: str = "",
+    timeout_seconds: float | None = None,
 ) -> Callable[[T], T]:
     """Declare facts about a reward function or class; ``mmgrpo rewards list`` shows them.
 
@@ -50,6 +57,7 @@ def reward_facts(
         high: Largest value it returns.
         pure: True lets its values be cached: each must depend only on the completion and its own columns.
         extra: The optional extra of mmgrpo that it needs.
+        timeout_seconds: It may hang: run it in a worker process with this limit for each group.
 
     Returns:
         A decorator that leaves the function or class as it is.
@@ -61,7 +69,7 @@ def reward_facts(
         >>> facts_of(short).range
         '0 to 1'
     """
-    facts = RewardFacts(low=low, high=high, pure=pure, extra=extra)
+    facts = RewardFacts(low=low, high=high, pure=pure, extra=extra, timeout_seconds=timeout_seconds)
 
     def mark(reward: T) -> T:
         setattr(reward, "__reward_facts__", facts)  # noqa: B010  (the attribute is ours, not the type's)

@@ -97,6 +97,26 @@ def import_file(path: Path, *, stand_in_for_swift: bool = False) -> ModuleType:
     return module
 
 
+def load_plugin(name: str, *, beside: str) -> ModuleType:
+    """Import another plug-in file from a plug-in file.
+
+    Args:
+        name: The file, for example ``clip.py``.
+        beside: ``__file__`` of the importing plug-in; the shipped rewards are looked through as well.
+
+    Returns:
+        Its module.
+
+    Raises:
+        ConfigError: There is no such file, or importing it raised.
+
+    Example:
+        >>> load_plugin("format.py", beside=__file__).answer_only(["<answer>3</answer>"])
+        [1.0]
+    """
+    return import_file(find_file(name, Path(beside).parent))
+
+
 @contextlib.contextmanager
 def _siblings(folder: Path) -> Generator[None]:
     """Let a plug-in import files beside it, without shadowing anything that is installed."""

@@ -83,7 +83,6 @@ def load_reward(
             explain("A reward must be callable", where=source, got=type(target).__name__, fix="Name a function.")
         )
     style = _style(target) if style == "auto" else style
-    facts = facts_of(target)
     built = _build(target, args, style, source) if build or not inspect.isclass(target) else target.__call__
     label = name or _own_name(built if build else target)
     asked = wants(built, name=label)
@@ -95,7 +94,7 @@ def load_reward(
         source=source,
         style=style,
         asked=asked,
-        facts=facts if facts != RewardFacts() else facts_of(built),
+        facts=facts_of(built if build else target),
         is_async=_is_async(built),
     )
 

@@ -16,7 +16,6 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import IO, Any
 
 from mmgrpo.errors import ConfigError, RewardError, explain
@@ -111,21 +110,17 @@ class Pool:
 
     per_group = True
 
-    def __init__(
-        self, spec: str, *, base: Path, load: Mapping[str, Any], name: str, workers: int, timeout_seconds: float | None
-    ) -> None:
+    def __init__(self, load: Mapping[str, Any], *, name: str, workers: int, timeout_seconds: float | None) -> None:
         """Remember what to load; processes start when they are first needed.
 
         Args:
-            spec: The reward as in the YAML: processes load it themselves.
-            base: Folder of the YAML.
-            load: Keyword arguments of :func:`mmgrpo.reward.loading.load_reward`.
+            load: Arguments of :func:`mmgrpo.reward.loading.load_reward`: processes load the reward themselves.
             name: The reward, for messages.
             workers: Number of processes.
             timeout_seconds: Longest time for one group.
         """
         self.name, self.timeout_seconds = name, timeout_seconds
-        self._order = {"spec": spec, "base": base, **load}
+        self._order = dict(load)
         self._threads = concurrent.futures.ThreadPoolExecutor(max(workers, 1), thread_name_prefix="mmgrpo-reward")
         self._idle: queue.SimpleQueue[Process] = queue.SimpleQueue()
         self._all: set[Process] = set()

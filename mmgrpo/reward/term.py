@@ -194,13 +194,15 @@ def make_term(given: str | Callable[..., Any], entry: Reward, *, base: Path, loo
         ConfigError: It cannot be loaded, or cannot run in worker processes.
     """
     load: dict[str, Any] = {"args": entry.args, "style": entry.style, "name": entry.name}
-    elsewhere = entry.workers > 0 or entry.timeout_seconds is not None
-    reward = load_reward(given, base=base, build=not elsewhere, **load)
-    if elsewhere and reward.is_async:
+    reward = load_reward(given, base=base, build=False, **load)
+    limit = entry.timeout_seconds
+    if limit is None and isinstance(given, str):
+        limit = reward.facts.timeout_seconds
+    if reward.is_async or (not entry.workers and limit is None):
         reward = load_reward(given, base=base, **load)
     return Term(
         reward=reward,
-        runner=_runner(given, reward, entry, load, base, loop),
+        runner=_runner(given, reward, {"base": base, **load}, loop, workers=entry.workers, limit=limit),
         weight=entry.weight,
         role=entry.role,
         scale=entry.scale,
@@ -210,11 +212,17 @@ def make_term(given: str | Callable[..., Any], entry: Reward, *, base: Path, loo
 
 
 def _runner(
-    given: str | Callable[..., Any], reward: Loaded, entry: Reward, load: dict[str, Any], base: Path, loop: Loop
+    given: str | Callable[..., Any],
+    reward: Loaded,
+    load: dict[str, Any],
+    loop: Loop,
+    *,
+    workers: int,
+    limit: float | None,
 ) -> Runner:
     if reward.is_async:
-        return Async(reward, loop, timeout_seconds=entry.timeout_seconds)
-    if not entry.workers and entry.timeout_seconds is None:
+        return Async(reward, loop, timeout_seconds=limit)
+    if not workers and limit is None:
         return Inline(reward)
     if not isinstance(given, str):
         raise ConfigError(
@@ -225,6 +233,4 @@ def _runner(
                 fix="Put the function into a file, or leave workers and timeout_seconds out.",
             )
         )
-    return Pool(
-        given, base=base, load=load, name=reward.name, workers=entry.workers, timeout_seconds=entry.timeout_seconds
-    )
+    return Pool({"spec": given, **load}, name=reward.name, workers=workers, timeout_seconds=limit)
