@@ -1,0 +1,133 @@
+"""Read every row and every medium once before a run, so that none of them can stop it hours later.
+
+Gets the function that verifies a medium as an argument and knows no decoder.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from mmgrpo.data.feed import OnBadMedia, left_out_line, with_row
+from mmgrpo.data.samples import Samples
+from mmgrpo.errors import DatasetError, MediaError, explain
+from mmgrpo.types import Media
+
+_CHUNK = 512
+_LISTED = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaReport:
+    """What :func:`check_media` found."""
+
+    rows: int
+    """Rows looked at."""
+    media: int
+    """Media looked at; one file named by several rows is read once."""
+    left_out: dict[int, str]
+    """Rows with a medium that cannot be read, by number, and the reason."""
+
+
+def check_media(
+    samples: Samples,
+    verify: Callable[[Media], None],
+    *,
+    on_bad_media: OnBadMedia = "error",
+    rows: Sequence[int] | None = None,
+    threads: int = 4,
+    progress: Callable[[int, int], None] | None = None,
+) -> MediaReport:
+    """Make every sample and verify every medium.
+
+    Rows that are made in code are not looked at: their media cannot be damaged.
+
+    Args:
+        samples: Where rows come from.
+        verify: Raises MediaError where a medium cannot be read.
+        on_bad_media: Raise at the end with all that was found, or warn of each row and leave it out.
+        rows: Which rows; default: all.
+        threads: Media read side by side.
+        progress: Told how many rows are done, and of how many.
+
+    Returns:
+        How much was looked at, and the rows to leave out.
+
+    Raises:
+        MediaError: Media that cannot be read, under ``on_bad_media: error``; names rows and files.
+        DatasetError: A row is malformed, or no row is left.
+    """
+    wanted = range(len(samples)) if rows is None else rows
+    if samples.rows.generated:
+        return MediaReport(rows=0, media=0, left_out={})
+    known: dict[Path, str | None] = {}
+    left_out: dict[int, str] = {}
+    media = 0
+    with ThreadPoolExecutor(max_workers=threads) as pool:
+        for start in range(0, len(wanted), _CHUNK):
+            chunk = wanted[start : start + _CHUNK]
+            faults = pool.map(lambda row: _faults(samples, row, verify, known), chunk)
+            for row, (count, fault) in zip(chunk, faults, strict=True):
+                media += count
+                if fault is not None:
+                    left_out[row] = with_row(fault, samples.where(row))
+            if progress is not None:
+                progress(min(start + _CHUNK, len(wanted)), len(wanted))
+    _report(left_out, samples, len(wanted), on_bad_media)
+    return MediaReport(rows=len(wanted), media=media, left_out=left_out)
+
+
+def _faults(
+    samples: Samples, row: int, verify: Callable[[Media], None], known: dict[Path, str | None]
+) -> tuple[int, str | None]:
+    """Count the media of a row that were read, and give the first fault."""
+    count = 0
+    try:
+        for medium, seen in _media(samples, row, known):
+            if not seen:
+                count += 1
+                _verify(medium, verify, known)
+            fault = known.get(medium.source) if isinstance(medium.source, Path) else None
+            if fault is not None:
+                return count, fault
+    except MediaError as error:
+        return count, str(error)
+    return count, None
+
+
+def _media(samples: Samples, row: int, known: dict[Path, str | None]) -> Iterator[tuple[Media, bool]]:
+    for medium in samples[row].media:
+        yield medium, isinstance(medium.source, Path) and medium.source in known
+
+
+def _verify(medium: Media, verify: Callable[[Media], None], known: dict[Path, str | None]) -> None:
+    if not isinstance(medium.source, Path):
+        verify(medium)
+        return
+    try:
+        verify(medium)
+        known[medium.source] = None
+    except MediaError as error:
+        known[medium.source] = str(error)
+
+
+def _report(left_out: dict[int, str], samples: Samples, total: int, on_bad_media: OnBadMedia) -> None:
+    if not left_out:
+        return
+    if on_bad_media == "error":
+        listed = [left_out[row] for row in sorted(left_out)[:_LISTED]]
+        more = f"\n… and {len(left_out) - _LISTED} more rows." if len(left_out) > _LISTED else ""
+        raise MediaError(
+            f"{len(left_out)} of {total} rows have media that cannot be read.\n" + "\n".join(listed) + more
+        )
+    for row in sorted(left_out):
+        warnings.warn(left_out_line(left_out[row]), stacklevel=4)
+    if len(left_out) == total:
+        raise DatasetError(explain("No row is left whose media can be read", where=samples.rows.name))
+    warnings.warn(
+        f"{samples.rows.name}: {len(left_out)} of {total} rows left out because their media cannot be read.",
+        stacklevel=4,
+    )
