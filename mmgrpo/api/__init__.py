@@ -1,0 +1,12 @@
+"""The notebook face: train, evaluate, merge, and the run that training returns.
+
+Everything here can be called from a script, a cell or a thread; the command line calls it, too.
+"""
+
+from __future__ import annotations
+
+from mmgrpo.api.handle import Run
+from mmgrpo.api.life import train
+from mmgrpo.api.offline import evaluate, merge
+
+__all__ = ["Run", "evaluate", "merge", "train"]

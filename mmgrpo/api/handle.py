@@ -1,0 +1,135 @@
+"""What training returns: look at it, evaluate it, let it write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mmgrpo.assemble import Assembly, eval_settings, sampling_of
+from mmgrpo.data.rows import rows_from_python
+from mmgrpo.data.samples import Samples
+from mmgrpo.evaluate.report import Report, paired_gain
+from mmgrpo.evaluate.run import evaluate
+from mmgrpo.observe.runfolder import RunFolder
+from mmgrpo.observe.sinks import read_rows
+from mmgrpo.policy.policy import Policy
+from mmgrpo.types import Sample
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Run:
+    """A run that ended (or was stopped): its policy is still loaded."""
+
+    assembly: Assembly
+    folder: RunFolder
+    before: Report | None
+    """Evaluation before step 0; None: there was none."""
+    after: Report | None
+    """Evaluation after the last step; None: there was none, or the run was stopped."""
+    steps: int
+    """Steps done."""
+    seconds: float
+    """In this process."""
+    stopped: str | None
+    """Why it ended early; None: it did not."""
+
+    @property
+    def path(self) -> Path:
+        """The run folder."""
+        return self.folder.path
+
+    @property
+    def policy(self) -> Policy:
+        """The trained policy."""
+        return self.assembly.policy
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """All logged rows, one mapping each; ``pandas.DataFrame(run.metrics())`` makes a table."""
+        return read_rows(self.folder.metrics)
+
+    def evaluate(self, rows: Any = None, *, limit: int | None = None) -> Report:
+        """Evaluate the policy as it is now.
+
+        Args:
+            rows: Rows given in Python; None: the run's held-out rows.
+            limit: Use this many.
+
+        Returns:
+            The report.
+
+        Raises:
+            ValueError: The run has no held-out rows and none are given.
+        """
+        samples = self.assembly.eval if rows is None else self._samples(rows)
+        if samples is None:
+            raise ValueError("The run has no held-out rows: pass rows, or set data.eval in the configuration.")
+        chosen = [samples[i] for i in range(min(limit or len(samples), len(samples)))]
+        return evaluate(
+            self.assembly.engine,
+            self.assembly.rewards,
+            chosen,
+            self.assembly.encode,
+            settings=eval_settings(self.assembly),
+            step=self.steps,
+        )
+
+    def generate(
+        self, sample: Sample | Mapping[str, Any], *, count: int = 1, temperature: float | None = None
+    ) -> list[str]:
+        """Let the policy write.
+
+        Args:
+            sample: A sample (``run.samples()[0]``) or a row of the data.
+            count: Completions.
+            temperature: 0 is greedy; None: greedy for one completion, the rollout's temperature for several.
+
+        Returns:
+            The texts.
+        """
+        if not isinstance(sample, Sample):
+            sample = self._samples([dict(sample)])[0]
+        if temperature is None:
+            temperature = 0.0 if count == 1 else self.assembly.config.rollout.temperature
+        sampling = replace(sampling_of(self.assembly.config), temperature=temperature, stream="generate")
+        group = self.assembly.engine.generate([self.assembly.encode(sample, 0)], [count], sampling)[0]
+        return [c.text for c in group.completions]
+
+    def samples(self) -> Samples:
+        """The run's held-out samples, or its training samples where it has none."""
+        found = self.assembly.eval or self.assembly.train
+        assert found is not None
+        return found
+
+    def improved(self) -> bool:
+        """Whether greedy and sampled accuracy rose by more than two paired standard errors."""
+        if self.before is None or self.after is None:
+            return False
+        gains = [paired_gain(self.before.greedy_rows, self.after.greedy_rows)]
+        if self.before.sampled_rows and self.after.sampled_rows:
+            gains.append(paired_gain(self.before.sampled_rows, self.after.sampled_rows))
+        return all(g.significant for g in gains)
+
+    def facts(self) -> dict[str, str]:
+        """Steps, seconds and folder as text, for the table at the end."""
+        return {"steps": str(self.steps), "seconds": f"{self.seconds:.0f}", "run folder": str(self.path)}
+
+    def summary(self) -> dict[str, Any]:
+        """Plain numbers: before, after, steps, seconds, folder."""
+        return {
+            "steps": self.steps,
+            "seconds": self.seconds,
+            "stopped": self.stopped,
+            "folder": str(self.path),
+            "improved": self.improved(),
+            "before": self.before.metrics() if self.before else None,
+            "after": self.after.metrics() if self.after else None,
+        }
+
+    def _samples(self, rows: Any) -> Samples:
+        data = self.assembly.config.data
+        opened = rows_from_python(rows, base=self.assembly.loaded.folder)
+        return Samples(
+            opened, columns=data.columns, template=data.template, allow_absolute_media=data.allow_absolute_media
+        )

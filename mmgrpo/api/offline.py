@@ -1,0 +1,132 @@
+"""Without training: evaluate a run or a model, and fold adapters into a model of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from mmgrpo.api.handle import Run
+from mmgrpo.api.records import table_rows, write_evaluation
+from mmgrpo.assemble import Given, assemble
+from mmgrpo.config.load import LoadedConfig, Overrides, load
+from mmgrpo.evaluate.report import Report
+from mmgrpo.observe.progress import Progress
+from mmgrpo.observe.runfolder import RunFolder, create_run_folder
+from mmgrpo.observe.tables import print_facts, results_table
+from mmgrpo.policy.folders import find_policy_folder, settings_of
+from mmgrpo.policy.merging import merge_adapter
+from mmgrpo.train.random_streams import seed_everything
+
+DEFAULT_REWARD = "rewards/clevr_counting.py:count_accuracy"
+"""What judges a bare model when no reward is named."""
+
+
+def evaluate(
+    target: str | Path,
+    *,
+    data: Any = None,
+    config: str | Path | None = None,
+    rewards: Sequence[str | Callable[..., Any]] | None = None,
+    overrides: Overrides = (),
+    limit: int | None = None,
+    console: Console | None = None,
+) -> Report:
+    """Measure accuracy on held-out rows, print it as a table, and write it down with all that pins it.
+
+    Args:
+        target: A run folder, a checkpoint inside one, a model folder, a hub id, or ``tiny:FAMILY``.
+        data: Rows to evaluate on: a data file, a file of ``datasets_configs/``, a hub id, or rows given in Python.
+            None: the run's own held-out rows.
+        config: A YAML with columns, template, rewards and limits, for a model that has no run folder.
+        rewards: Functions or specs that judge; the first is accuracy. None: the configured ones, or exact counting.
+        overrides: ``["rollout.max_completion_length=64"]`` or a mapping.
+        limit: Use this many rows.
+        console: Where to print; default: standard error.
+
+    Returns:
+        The report. It is also written to ``evaluations/`` of the run, or of a new folder under ``runs/``.
+
+    Raises:
+        ConfigError: There are no rows, or something does not fit.
+        CheckpointError: The run has no whole checkpoint.
+    """
+    found = _find(target, config)
+    loaded = _overridden(found, data, overrides)
+    progress = Progress(show=loaded.config.observe.progress, console=console)
+    seed_everything(loaded.config.train.seed)
+    given = Given(rewards=rewards, eval_rows=None if isinstance(data, str | Path) else data)
+    assembly = assemble(loaded, given, training=False)
+    folder = found.folder or create_run_folder(loaded.config.train.output_dir, loaded.name)
+    run = Run(assembly=assembly, folder=folder, before=None, after=None, steps=found.step, seconds=0.0, stopped=None)
+    with progress:
+        report = run.evaluate(limit=limit)
+    write_evaluation(folder, report, name=f"eval_{report.settings['data_sha256'][:8]}_step_{found.step:06d}")
+    facts = {"model": loaded.config.model.name, "written to": str(folder.evaluations)}
+    progress.console.print(results_table(table_rows(report), title=f"{report.greedy.rows} held-out rows"))
+    print_facts(progress.console, facts)
+    assembly.rewards.close()
+    return report
+
+
+def merge(run: str | Path, out: str | Path) -> Path:
+    """Fold the adapter of a run into its base model: a plain folder that every tool loads.
+
+    Args:
+        run: A run folder or a checkpoint inside one.
+        out: The folder to write; must be empty or not there.
+
+    Returns:
+        ``out``.
+
+    Raises:
+        CheckpointError: There is no whole checkpoint, or ``out`` is in use.
+    """
+    return merge_adapter(Path(run), Path(out))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """What a target turned out to be."""
+
+    loaded: LoadedConfig
+    model: Mapping[str, Any]
+    """Values of the ``model`` section that load the target's weights."""
+    folder: RunFolder | None
+    step: int
+    """Steps that the weights were trained for."""
+
+
+def _find(target: str | Path, config: str | Path | None) -> _Found:
+    """Tell a run, or a checkpoint inside one, from a bare model."""
+    path = Path(target)
+    run = next((p for p in (path, *path.parents[:3]) if (p / "config.yaml").is_file()), None)
+    if run is None:
+        base = {"model": {"name": str(target)}, "rewards": [{"fn": DEFAULT_REWARD}], "eval": {}}
+        return _Found(loaded=load(config, base=base), model={"name": str(target)}, folder=None, step=0)
+    folder = RunFolder(run.absolute())
+    policy = find_policy_folder(path)
+    settings = settings_of(policy).model_dump(include={"name", "tune", "lora", "sizes", "seed"})
+    name = policy.parent.name
+    return _Found(
+        loaded=load(folder.config, folder=folder.base_folder()),
+        model=settings | {"revision": None},
+        folder=folder,
+        step=int(name.removeprefix("step-")) if name.startswith("step-") else 0,
+    )
+
+
+def _overridden(found: _Found, data: Any, overrides: Overrides) -> LoadedConfig:
+    """Lay weights, rows and overrides over the configuration, in this order."""
+    layers: list[Overrides] = [{"model": dict(found.model)}]
+    if isinstance(data, str | Path):
+        named = str(data).endswith((".yaml", ".yml"))
+        layers.append({"data": {"config": str(data)} if named else {"eval": {"path": str(data)}}})
+    layers += [overrides] if overrides else []
+    loaded = found.loaded
+    for layer in layers:
+        loaded = replace(loaded, config=load(loaded.config, layer, folder=loaded.folder).config)
+    return loaded
