@@ -114,6 +114,7 @@ def _open_path(source: Files, base: Path) -> Rows:
         return _open_folder(path, source)
     reader = _READERS.get(path.suffix.lower())
     if path.is_file() and reader:
+        _refuse_parts(source, path)
         return _open_file(path, reader)
     if path.is_file():
         raise DatasetError(
@@ -134,6 +135,19 @@ def _open_path(source: Files, base: Path) -> Rows:
             "working folder; a hub id is written owner/name.",
         )
     )
+
+
+def _refuse_parts(source: Files, path: Path) -> None:
+    """Refuse keys that mean nothing for one file, or a user would believe that they chose a part of it."""
+    if source.split != "train" or source.config is not None or source.revision is not None:
+        raise DatasetError(
+            explain(
+                "One file has no splits, configurations or revisions",
+                where=str(path),
+                got=f"split: {source.split}, config: {source.config}, revision: {source.revision}",
+                fix="Remove these keys, and name the file of the split that you want.",
+            )
+        )
 
 
 def _open_file(path: Path, reader: Callable[[Path], Rows]) -> Rows:

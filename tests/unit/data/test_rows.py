@@ -311,3 +311,10 @@ def test_the_three_kinds_of_source_are_told_apart_by_their_keys():
     assert isinstance(data.train, Package)
     assert isinstance(data.eval, Scenes)
     assert isinstance(Data.model_validate({"train": {"path": "x.jsonl"}}).train, Files)
+
+
+def test_keys_that_mean_nothing_for_one_file_are_refused(tmp_path):
+    path = write_jsonl(tmp_path / "rows.jsonl", ROWS)
+    for keys in ({"split": "test"}, {"config": "main"}, {"revision": "v1"}):
+        with pytest.raises(DatasetError, match="One file has no splits"):
+            opened(path, tmp_path, **keys)
