@@ -1,5 +1,7 @@
 """Answers and rewards that people met in the field; the row of the list is in each test's name."""
 
+import asyncio
+import concurrent.futures
 import math
 from pathlib import Path
 
@@ -19,6 +21,12 @@ def shipped(spec: str, **args):
 
 
 COUNT = shipped("clevr_counting.py:count_accuracy")
+
+
+def tag(text):
+    return f"<think>hm</think><answer>{text}</answer>"
+
+
 FORM = shipped("format.py:think_answer")
 PROSE = "There are 10 objects. 1. Cylinders (1) 2. Spheres (5): 3 large and 2 small ..."
 
@@ -192,3 +200,76 @@ def test_a24_a_truth_of_two_numbers_stays_two_numbers():
 @given(st.text())
 def test_a24_normalising_is_idempotent(text):
     assert normalise(normalise(text)) == normalise(text)
+
+
+@pytest.mark.parametrize(
+    ("given_", "truth", "right"),
+    [
+        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}", 1.0),
+        (r"\boxed{\frac{1}{3}}", r"\frac{1}{2}", 0.0),
+        (r"\boxed{\text{E}}", "E", 1.0),
+        (r"\boxed{{42}}", "42", 1.0),
+        (r"\boxed{4", "4", 0.0),
+        (r"\boxed{0.5}", "1/2", 1.0),
+        (r"\boxed{x + 1}", "1 + x", 1.0),
+        (r"\boxed{\sqrt{8}}", r"2\sqrt{2}", 1.0),
+        (r"<think>\boxed{42}</think> no", "42", 0.0),
+        (tag("7"), "<answer>7</answer>", 1.0),
+        (tag("7"), None, None),
+    ],
+)
+def test_a07_maths_answers_are_read_to_their_last_brace(given_, truth, right):
+    pytest.importorskip("math_verify", reason="needs the extra math")
+    assert shipped("maths.py:math_accuracy")(completions=[given_], answer=[truth]) == [right]
+
+
+TEXTS = [r"\boxed{\frac{1}{2}}", r"\boxed{3}", r"\boxed{\sqrt{8}}", "none"]
+TRUTHS = ["0.5", "4", r"2\sqrt{2}", "1"]
+
+
+def test_a17_maths_scores_are_the_same_in_threads_and_loops():
+    pytest.importorskip("math_verify", reason="needs the extra math")
+    f = shipped("maths.py:math_accuracy")
+    logged = {}
+
+    def score():
+        return f(completions=TEXTS, answer=TRUTHS, log_metric=logged.__setitem__)
+
+    main = score()
+    assert main == [1.0, 0.0, 1.0, 0.0]
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(lambda _: score(), range(8))) == [main] * 8
+
+    async def inside():
+        return score(), await asyncio.to_thread(score)
+
+    assert asyncio.run(inside()) == (main, main)
+    assert logged["math_accuracy/errors"] == 0.0
+    assert logged["math_accuracy/parse_failure"] == 0.25
+
+
+def test_a17_an_internal_error_is_counted_and_shown(monkeypatch):
+    math_verify = pytest.importorskip("math_verify", reason="needs the extra math")
+
+    def broken(*_, **__):
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(math_verify, "verify", broken)
+    logged = {}
+    f = shipped("maths.py:math_accuracy")
+    assert f(completions=[r"\boxed{3}"], answer=["4"], log_metric=logged.__setitem__) == [0.0]
+    assert logged["math_accuracy/errors"] == 1.0
+
+
+def test_a21_what_counts_as_correct_is_a_key_and_is_logged(tmp_path):
+    (tmp_path / "soft.py").write_text("def f(completions): return [float(c) for c in completions]\n")
+    logged = {}
+
+    def score(**args):
+        f = shipped("length.py:CosineLength", max_length=10, accuracy=f"{tmp_path}/soft.py:f", **args)
+        return f(completions=["0.65", "0.75"], completion_ids=[[], []], log_metric=logged.__setitem__)
+
+    assert score() == [-0.5, -0.5]
+    assert score(correct_at=0.7) == [-0.5, 1.0]
+    assert score(correct_at=0.65) == [1.0, 1.0]
+    assert logged == {"cosine_length/correct_at": 0.65}
