@@ -60,24 +60,27 @@ def check_media(
         MediaError: Media that cannot be read, under ``on_bad_media: error``; names rows and files.
         DatasetError: A row is malformed, or no row is left.
     """
-    wanted = range(len(samples)) if rows is None else rows
     if samples.rows.generated:
         return MediaReport(rows=0, media=0, left_out={})
+    wanted = range(len(samples)) if rows is None else rows
     known: dict[Path, str | None] = {}
     left_out: dict[int, str] = {}
     media = 0
     with ThreadPoolExecutor(max_workers=threads) as pool:
         for start in range(0, len(wanted), _CHUNK):
             chunk = wanted[start : start + _CHUNK]
-            faults = pool.map(lambda row: _faults(samples, row, verify, known), chunk)
-            for row, (count, fault) in zip(chunk, faults, strict=True):
+            found = pool.map(lambda row: _faults(samples, row, verify, known), chunk)
+            for row, (count, fault) in zip(chunk, found, strict=True):
                 media += count
                 if fault is not None:
                     left_out[row] = with_row(fault, samples.where(row))
-            if progress is not None:
-                progress(min(start + _CHUNK, len(wanted)), len(wanted))
+            (progress or _silent)(min(start + _CHUNK, len(wanted)), len(wanted))
     _report(left_out, samples, len(wanted), on_bad_media)
     return MediaReport(rows=len(wanted), media=media, left_out=left_out)
+
+
+def _silent(done: int, total: int) -> None:
+    """Where progress goes when nobody looks."""
 
 
 def _faults(

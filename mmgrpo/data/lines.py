@@ -118,6 +118,7 @@ class CsvRows(Rows):
         number, stop = 0, 0
 
         def pull() -> Iterator[str]:
+            """Give line after line, and remember where the reading stands."""
             nonlocal number, stop
             for line_number, start, line in _lines(self._path):
                 number, stop = line_number, start + len(line)

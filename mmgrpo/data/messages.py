@@ -37,6 +37,7 @@ class _Queue:
     taken: list[Part] = field(default_factory=list)
 
     def take(self, kind: str, own: Any, where: str) -> None:
+        """Fill one placeholder: with the medium that its block carries, or with the next of the row."""
         if own is None:
             if not self.waiting.get(kind):
                 raise DatasetError(_mismatch(kind, "more placeholders than media", where))

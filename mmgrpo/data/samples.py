@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypeGuard, overload
 
 from mmgrpo.config.data import Columns, Template
 from mmgrpo.data.lazy import Row, Rows
@@ -155,6 +155,7 @@ def _conversation(row: Row, columns: Columns, template: Template, media: list[Pa
     if _is_chat(prompt):
 
         def rewrite(text: str) -> str:
+            """Put the template around the last user text."""
             return text if template.user == _PLAIN else _user({**values, "prompt": text}, template, where)
 
         return converse(prompt, system=system, media=media, rewrite=rewrite, where=where)
@@ -174,7 +175,7 @@ def _user(values: Mapping[str, Any], template: Template, where: str) -> str:
     return fill(template.user, values, key="data.template.user", where=where)
 
 
-def _is_chat(prompt: Any) -> bool:
+def _is_chat(prompt: Any) -> TypeGuard[Sequence[Any]]:
     return isinstance(prompt, Sequence) and not isinstance(prompt, str | bytes)
 
 

@@ -86,7 +86,7 @@ def sprite(shape: Shape, color: str, material: Material, half_pixels: int, turn:
     """
     alpha, shade, gleam = _relief(shape, material, half_pixels, turn)
     solid = alpha >= 0.5
-    columns, rows = solid.any(axis=0).nonzero()[0], solid.any(axis=1).nonzero()[0]
+    columns, rows = np.flatnonzero(solid.any(axis=0)), np.flatnonzero(solid.any(axis=1))
     shadow = _shadow(shape, half_pixels)
     return Sprite(
         image=Image.fromarray(_bytes(np.array(COLORS[color], dtype=float) * shade[..., None] + gleam[..., None])),
