@@ -7,7 +7,7 @@ Knows no question and no answer: see :mod:`mmgrpo.data.synthetic.counting`.
 from __future__ import annotations
 
 import random
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from PIL import Image
@@ -40,6 +40,9 @@ class SceneObject:
     """Share of its own pixels that nothing hides, from 0 to 1."""
 
 
+_FACTS = tuple(field.name for field in fields(SceneObject))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
     """A picture and what is in it."""
@@ -51,7 +54,10 @@ class Scene:
 
     def graph(self) -> dict[str, Any]:
         """Return the objects as plain dictionaries, ready for JSON."""
-        return {"image_size": self.image.width, "objects": [asdict(thing) for thing in self.objects]}
+        return {
+            "image_size": self.image.width,
+            "objects": [{name: getattr(thing, name) for name in _FACTS} for thing in self.objects],
+        }
 
 
 def render_scene(
