@@ -25,6 +25,11 @@ NAME = "mmgrpo_packed"
 class Attends(Protocol):
     """Anything that computes one layer's attention over a row: a training plan, a prefill, a decoding step."""
 
+    @property
+    def reach(self) -> int:
+        """Tokens from the first of a prompt to the last of its longest completion: what one query may look back."""
+        ...
+
     def attend(
         self, layer: int, q: Float[Tensor, "T H D"], k: Float[Tensor, "T J D"], v: Float[Tensor, "T J D"], scale: float
     ) -> Float[Tensor, "T H D"]:
@@ -58,16 +63,17 @@ def packed_attention(
         The output, and None for the weights.
 
     Raises:
-        TrainingError: The layer has a sliding window shorter than the row; such a model needs ``layout: rows``.
+        TrainingError: The layer has a sliding window shorter than a prompt with its completion; such a model needs
+            ``layout: rows``.
     """
     if plan is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
     window = kwargs.get("sliding_window")
-    if window is not None and key.shape[2] > window:
+    if window is not None and plan.reach > window:
         raise TrainingError(
             explain(
                 "A sliding window cannot be shared by a packed row yet",
-                got=f"window {window} tokens, row {key.shape[2]} tokens",
+                got=f"window {window} tokens, prompt and completion {plan.reach} tokens",
                 fix="Set model.layout: rows.",
             )
         )

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 _REENTRANT_OFF = {"use_reentrant": False}
@@ -19,3 +22,16 @@ def enable_gradient_checkpointing(model: Any) -> None:
 def cache_keyword(decoder: Any) -> str:
     """Name of the cache argument of a language model: ``cache`` from 5.20 on, ``past_key_values`` before."""
     return "cache" if "cache" in inspect.signature(type(decoder).forward).parameters else "past_key_values"
+
+
+@contextmanager
+def quiet_peft() -> Iterator[None]:
+    """Keep back two warnings of peft that a user can do nothing about.
+
+    One is of a name that transformers 5.24 renamed and peft still reads; the other says that adapters on tied
+    embeddings are lost in merging, while merging here unties them.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
+        warnings.filterwarnings("ignore", message=".*tie_word_embeddings")
+        yield

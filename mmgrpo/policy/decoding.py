@@ -32,6 +32,11 @@ class _Recording:
         self.plan = plan
         self.layers: dict[int, tuple[Tensor, Tensor]] = {}
 
+    @property
+    def reach(self) -> int:
+        """That of the plan."""
+        return self.plan.reach
+
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """Attend by the plan."""
         self.layers[layer] = (k, v)
@@ -75,6 +80,11 @@ class SharedDecoder:
         hidden = self.module.packed_language(embeddings, positions, self)
         self.step_index += 1
         return self.module.head(hidden)
+
+    @property
+    def reach(self) -> int:
+        """Tokens of the longest prompt with all that was written after it."""
+        return self._seen.shape[1] + self.step_index + 1
 
     def keep(self, rows: Int[Tensor, "r"]) -> None:
         """Drop all rows but these."""

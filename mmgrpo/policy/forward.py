@@ -28,6 +28,7 @@ from mmgrpo.policy.layout import (
     prompt_index,
     spans_of,
 )
+from mmgrpo.policy.media_count import check_media_count
 from mmgrpo.policy.plan import build_plan
 from mmgrpo.types import Batch, Prompt
 
@@ -37,7 +38,7 @@ class TokenStats:
     """What the policy says of each completion token of a batch, in packed order."""
 
     logprobs: Float[Tensor, "K"]
-    """log p(token | everything before it) at the rollout's temperature, in nats, float32."""
+    """log p(token | everything before it) at the rollout's temperature, in nats, float32; 0 where not trained."""
     entropy: Float[Tensor, "K"] | None
     """Of the distribution that the token was drawn from, in nats; None if not asked for."""
 
@@ -51,6 +52,8 @@ class PackedForward(nn.Module):
         self.family = family
         self.layout = layout
         self.chunk = chunk
+        self.check_media = True
+        """Compare placeholders with features before each forward (``checks.media_count``)."""
 
     @property
     def decoder(self) -> Any:
@@ -69,7 +72,13 @@ class PackedForward(nn.Module):
         return logits if finish is None else finish(logits, self.model.config)
 
     def encode(self, prompts: Sequence[Prompt]) -> list[Encoded]:
-        """Run the encoders, once per prompt."""
+        """Run the encoders, once per prompt.
+
+        Raises:
+            ProcessorError: Placeholders and features of a prompt do not match.
+        """
+        if self.check_media:
+            check_media_count(self.family, self.model.config, prompts)
         return self.family.encode(self.model, prompts)
 
     def forward(self, batch: Batch, *, temperature: float, entropy: bool = False) -> TokenStats:
@@ -94,7 +103,8 @@ class PackedForward(nn.Module):
         logprobs, h = head_stats(
             hidden, targets, self.head, temperature=temperature, chunk=self.chunk, entropy=entropy
         )
-        return TokenStats(logprobs=logprobs, entropy=h)
+        trained = torch.cat([c.loss_mask for c in batch.completions]).to(logprobs.device)
+        return TokenStats(logprobs=logprobs.masked_fill(~trained, 0.0), entropy=h)
 
     def language(
         self,

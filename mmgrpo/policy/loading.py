@@ -1,13 +1,11 @@
 """Loading a policy: a hub id, a local folder, or a tiny twin built in code.
 
-Chooses class, device and dtype, and applies the YAML's limits to the processor once, so that trainer, engine,
-evaluation and the saved checkpoint all see the same pixels.
+Chooses class, device and dtype. What the YAML says of the processor is in ``processors``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,10 +13,12 @@ import transformers
 from torch import nn
 
 from mmgrpo.config.model import Model
-from mmgrpo.errors import ConfigError, ProcessorError, explain
+from mmgrpo.errors import ConfigError, explain
 from mmgrpo.policy.attention import NAME, register
 from mmgrpo.policy.families.record import Family
 from mmgrpo.policy.families.registry import family_of, tiny_names
+from mmgrpo.policy.processors import limit_pixels, load_processor, set_template
+from mmgrpo.policy.source import require_bitsandbytes, said_plainly
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -76,14 +76,12 @@ def load_model(settings: Model) -> LoadedModel:
         model, processor, family = _tiny(settings)
         model = model.to(dtype)
     else:
-        processor = _processor(settings)
-        _require_template(processor, settings)
+        processor = load_processor(settings)
         model, family = _checkpoint(settings, dtype)
-    _set_template(processor, settings)
-    _require_template(processor, settings)
-    set_pixel_limits(processor, settings.min_pixels, settings.max_pixels)
+    set_template(processor, settings)
+    limit_pixels(processor, family, settings)
     silence_dropout(model)
-    decoder = _submodule(model, family.decoder)
+    decoder: Any = model.get_submodule(family.decoder)
     decoder.set_attn_implementation(NAME)
     if settings.tune != "qlora":
         model = model.to(device)
@@ -96,25 +94,28 @@ def _tiny(settings: Model) -> tuple[Any, Any, Family]:
         raise ConfigError(
             explain("No such tiny model", where="model.name", got=settings.name, expected=", ".join(tiny_names()))
         )
+    if settings.tune == "qlora":
+        raise ConfigError(
+            explain(
+                "A tiny model has no 4-bit base",
+                where="model.tune",
+                got="qlora",
+                fix="Rehearse with model.tune: lora; the adapters are the same.",
+            )
+        )
     family = family_of(name)
     assert family.tiny is not None
     model, processor = family.tiny(settings.sizes or {}, settings.seed)
     return model, processor, family
 
 
-def _processor(settings: Model) -> Any:
-    with _said_plainly(settings):
-        return transformers.AutoProcessor.from_pretrained(
-            settings.name, revision=settings.revision, trust_remote_code=settings.trust_remote_code
-        )
-
-
 def _checkpoint(settings: Model, dtype: torch.dtype) -> tuple[Any, Family]:
     arguments: dict[str, Any] = {"revision": settings.revision, "trust_remote_code": settings.trust_remote_code}
-    with _said_plainly(settings):
+    with said_plainly(settings):
         config = transformers.AutoConfig.from_pretrained(settings.name, **arguments)
         family = family_of(config.model_type)
         if settings.tune == "qlora":
+            require_bitsandbytes()
             arguments["quantization_config"] = transformers.BitsAndBytesConfig(
                 load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype
             )
@@ -122,84 +123,13 @@ def _checkpoint(settings: Model, dtype: torch.dtype) -> tuple[Any, Family]:
         return loader.from_pretrained(settings.name, dtype=dtype, **arguments), family
 
 
-class _said_plainly:
-    """Turn transformers' loading errors into one sentence with the folder and the way out."""
-
-    def __init__(self, settings: Model) -> None:
-        self.settings = settings
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if not isinstance(error, OSError | ValueError | ImportError) or isinstance(error, ConfigError):
-            return
-        name = self.settings.name
-        looks_local = Path(name).exists() or name.startswith((".", "/"))
-        raise ConfigError(
-            explain(
-                "The checkpoint cannot be loaded",
-                where=f"model.name: {name}",
-                expected="a folder with config.json, weights and processor files" if looks_local else "a hub id",
-                got=str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__,
-                fix=f"Check the path, or rehearse without a checkpoint: model.name={tiny_names()[1]}",
-            )
-        ) from error
-
-
-def _set_template(processor: Any, settings: Model) -> None:
-    if settings.chat_template is None:
-        return
-    path = Path(settings.chat_template)
-    if not path.is_file():
-        raise ConfigError(explain("The chat template is not there", where="model.chat_template", got=str(path)))
-    processor.chat_template = path.read_text(encoding="utf-8")
-
-
-def _require_template(processor: Any, settings: Model) -> None:
-    tokenizer = getattr(processor, "tokenizer", processor)
-    if settings.chat_template or getattr(processor, "chat_template", None) or tokenizer.chat_template:
-        return
-    raise ProcessorError(
-        explain(
-            "The checkpoint has no chat template",
-            where=f"model.name: {settings.name}",
-            fix="Name a Jinja file under model.chat_template.",
-        )
-    )
-
-
-def set_pixel_limits(processor: Any, min_pixels: int | None, max_pixels: int | None) -> None:
-    """Write the picture limits into the image processor itself, where saving the processor keeps them.
-
-    Args:
-        processor: A processor; one without pictures is left alone.
-        min_pixels: Smallest picture after resizing, in pixels; None keeps the checkpoint's.
-        max_pixels: Largest; None keeps the checkpoint's.
-    """
-    image = getattr(processor, "image_processor", None)
-    if image is None or (min_pixels is None and max_pixels is None):
-        return
-    size = dict(image.size) if image.size is not None else {}
-    if min_pixels is not None:
-        size["shortest_edge"] = min_pixels
-    if max_pixels is not None:
-        size["longest_edge"] = max_pixels
-        size["shortest_edge"] = min(size.get("shortest_edge", max_pixels), max_pixels)
-    image.size = size
-    for name, value in (("min_pixels", size.get("shortest_edge")), ("max_pixels", size.get("longest_edge"))):
-        if getattr(image, name, None) is not None:
-            setattr(image, name, value)
-
-
 def silence_dropout(model: nn.Module) -> None:
     """Set every dropout to zero: with any, the ratio at the first step would not be 1."""
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
-        if isinstance(getattr(module, "attention_dropout", None), float):
-            module.attention_dropout = 0.0  # type: ignore[assignment]
-
-
-def _submodule(model: nn.Module, path: str) -> Any:
-    return model.get_submodule(path)
+        for name in ("attention_dropout", "activation_dropout", "layerdrop"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
+        if isinstance(getattr(module, "dropout", None), float):
+            module.dropout = 0.0  # type: ignore[assignment]

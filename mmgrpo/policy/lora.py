@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
 
 from mmgrpo.config.model import Freeze, Lora
 from mmgrpo.errors import ConfigError, explain
+from mmgrpo.policy.compat import quiet_peft
 from mmgrpo.policy.families.record import Family, part_of
-from mmgrpo.policy.parts import bare_name, count_parts, linear_layers
+from mmgrpo.policy.parts import PartCount, count_parts, linear_layers, whole_modules
 
 _PARTS = ("language", "vision", "projector", "audio")
 
@@ -34,7 +40,7 @@ def target_names(model: Any, family: Family, targets: tuple[str, ...]) -> list[s
         elif target in _PARTS:
             found = linear_layers(model, family, [target])
         else:
-            found = [n for n in everything if n == target or n.endswith(f".{target}")]
+            found = _layers_called(model, target)
         if not found:
             ends = sorted({n.rsplit(".", 1)[-1] for n in everything})
             raise ConfigError(
@@ -48,11 +54,21 @@ def target_names(model: Any, family: Family, targets: tuple[str, ...]) -> list[s
     return list(names)
 
 
+def _layers_called(model: Any, target: str) -> list[str]:
+    """Layers by (the end of) their name; only so do the embeddings and the LM head get adapters."""
+    return [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear | nn.Embedding) and (name == target or name.endswith(f".{target}"))
+    ]
+
+
 def add_adapters(model: Any, family: Family, settings: Lora, freeze: Freeze) -> Any:
     """Wrap a model with adapters, fresh or from ``settings.adapter``.
 
     Adapters go into the language model unless ``targets`` names other parts; a part that ``model.freeze`` sets free
-    but no adapter reaches is trained whole, so that "train the projector" does something.
+    but no adapter reaches is trained whole, so that "train the projector" does something. Such parts are saved with
+    the adapter, as peft's ``modules_to_save``.
 
     Args:
         model: The bare model; all its own weights are frozen here.
@@ -64,37 +80,116 @@ def add_adapters(model: Any, family: Family, settings: Lora, freeze: Freeze) -> 
         The peft model around the same module.
 
     Raises:
-        ConfigError: A target names no layer, or an asked-for part ends without a trainable parameter.
+        ConfigError: A target or module names no layer, the adapter cannot be read, or an asked-for part ends without
+            a trainable parameter.
     """
-    from peft import LoraConfig, PeftModel, get_peft_model
+    from peft import get_peft_model
 
-    if settings.adapter:
-        wrapped = PeftModel.from_pretrained(model, settings.adapter, is_trainable=True)
-    else:
-        config = LoraConfig(
-            r=settings.r,
-            lora_alpha=settings.alpha,  # type: ignore[arg-type]  # peft accepts fractions
-            lora_dropout=settings.dropout,
-            use_rslora=settings.rslora,
-            target_modules=target_names(model, family, settings.targets),
-            modules_to_save=list(settings.modules_to_save) or None,
-            bias="none",
-        )
-        wrapped = get_peft_model(model, config)
-    adapted = {c.part for c in count_parts(model, family) if c.trainable}
+    config = _read_config(settings.adapter) if settings.adapter else _fresh_config(model, family, settings)
     asked = {part for part in ("vision", "projector", "audio") if not getattr(freeze, part)}
-    for name, parameter in model.named_parameters():
-        if part_of(family, bare_name(name)) in asked - adapted:
-            parameter.requires_grad_(True)
-    counts = {c.part: c for c in count_parts(model, family)}
-    missing = [part for part in asked if part in counts and not counts[part].trainable]
+    reached = {part_of(family, f"{name}.weight") for name in _targeted(model, config)}
+    whole = whole_modules(model, family, asked - reached)
+    config.modules_to_save = sorted({*(config.modules_to_save or ()), *whole}) or None
+    with quiet_peft():
+        wrapped = get_peft_model(model, config)
+    if settings.adapter:
+        _load_adapter(wrapped, settings.adapter)
+    _drop_only_in_training(model)
+    _require_trained(count_parts(model, family), asked)
+    return wrapped
+
+
+def _fresh_config(model: Any, family: Family, settings: Lora) -> Any:
+    from peft import LoraConfig
+
+    names = [name for name, _ in model.named_modules()]
+    for wanted in settings.modules_to_save:
+        if not any(name == wanted or name.endswith(f".{wanted}") for name in names):
+            raise ConfigError(
+                explain(
+                    f"No module of this model is called {wanted!r}",
+                    where="model.lora.modules_to_save",
+                    expected="the name of a module, for example lm_head",
+                )
+            )
+    return LoraConfig(
+        r=settings.r,
+        lora_alpha=settings.alpha,  # type: ignore[arg-type]  # peft accepts fractions
+        lora_dropout=settings.dropout,
+        use_rslora=settings.rslora,
+        target_modules=target_names(model, family, settings.targets),
+        modules_to_save=list(settings.modules_to_save) or None,
+        bias="none",
+    )
+
+
+def _read_config(adapter: str) -> Any:
+    from peft import PeftConfig
+
+    try:
+        config = PeftConfig.from_pretrained(adapter)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ConfigError(
+            explain(
+                "The adapter cannot be loaded",
+                where=f"model.lora.adapter: {adapter}",
+                expected="a folder with adapter_config.json and adapter_model.safetensors, or a hub id",
+                got=str(error).strip().splitlines()[0],
+            )
+        ) from error
+    config.inference_mode = False
+    config.base_model_name_or_path = None  # the YAML names the base; a folder may have moved
+    return config
+
+
+def _load_adapter(wrapped: Any, adapter: str) -> None:
+    from peft import load_peft_weights, set_peft_model_state_dict
+
+    try:
+        unexpected = set_peft_model_state_dict(wrapped, load_peft_weights(adapter, device="cpu")).unexpected_keys
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        unexpected = [str(error).strip().splitlines()[0]]
+    if unexpected:
+        raise ConfigError(
+            explain(
+                "The adapter does not fit this model",
+                where=f"model.lora.adapter: {adapter}",
+                got=", ".join(unexpected[:3]),
+                fix="Name the base model that the adapter was trained on.",
+            )
+        )
+
+
+def _targeted(model: Any, config: Any) -> list[str]:
+    """Names of the layers that get an adapter."""
+    from peft.tuners.tuners_utils import check_target_module_exists
+
+    return [name for name, _ in model.named_modules() if check_target_module_exists(config, name)]
+
+
+def _require_trained(counts: Sequence[PartCount], asked: set[str]) -> None:
+    missing = sorted(c.part for c in counts if c.part in asked and not c.trainable)
     if missing:
         raise ConfigError(
             explain(
                 "These parts were asked for but have nothing to train", where="model.freeze", got=", ".join(missing)
             )
         )
-    return wrapped
+
+
+class GradientDropout(nn.Dropout):
+    """Dropout of an adapter in passes that learn, and in no other: rollouts and fixed log-probs see none."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Drop where gradients are on."""
+        return nn.functional.dropout(input, self.p, torch.is_grad_enabled(), self.inplace)
+
+
+def _drop_only_in_training(model: nn.Module) -> None:
+    for module in model.modules():
+        for name, dropout in getattr(module, "lora_dropout", {}).items():
+            if isinstance(dropout, nn.Dropout):
+                module.lora_dropout[name] = GradientDropout(dropout.p)
 
 
 def is_fresh(model: Any) -> bool:

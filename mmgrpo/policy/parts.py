@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from torch import nn
+from transformers import PreTrainedModel
 
 from mmgrpo.config.model import Freeze
 from mmgrpo.errors import ConfigError, explain
@@ -43,6 +44,8 @@ def count_parts(model: nn.Module, family: Family) -> list[PartCount]:
     """Count parameters per part, tied ones once."""
     counts: dict[str, list[int]] = {}
     for name, parameter in model.named_parameters():
+        if ".original_module." in name:  # peft keeps the untrained twin of a module that is trained whole
+            continue
         row = counts.setdefault(part_of(family, bare_name(name)), [0, 0, 0])
         row[0] += parameter.numel()
         row[1] += parameter.numel() * parameter.requires_grad
@@ -62,6 +65,29 @@ def freeze_parts(model: nn.Module, family: Family, freeze: Freeze) -> None:
             parameter.requires_grad_(part_of(family, bare_name(name)) not in frozen)
     if not any(p.requires_grad for p in model.parameters()):
         raise ConfigError(explain("Every part is frozen", where="model.freeze", fix="Unfreeze at least one part."))
+
+
+def whole_modules(model: nn.Module, family: Family, parts: set[str]) -> list[str]:
+    """Names of the largest modules that hold parameters of these parts and of no other.
+
+    Lists of modules and whole encoders are taken apart: what is left can be called, and so be replaced.
+    """
+    found: list[str] = []
+    if parts:
+        _collect_whole(model, "", family, parts, found)
+    return found
+
+
+def _collect_whole(module: nn.Module, name: str, family: Family, parts: set[str], found: list[str]) -> None:
+    owners = {part_of(family, f"{name}.{n}" if name else n) for n, _ in module.named_parameters()}
+    if not owners & parts:
+        return
+    callable_whole = not isinstance(module, nn.ModuleList | nn.ModuleDict | PreTrainedModel)
+    if owners <= parts and callable_whole:
+        found.append(name)
+        return
+    for child_name, child in module.named_children():
+        _collect_whole(child, f"{name}.{child_name}" if name else child_name, family, parts, found)
 
 
 def linear_layers(model: nn.Module, family: Family, parts: Iterable[str]) -> list[str]:

@@ -53,6 +53,8 @@ class Plan:
     blocks: tuple[Block, ...]
     order: Int[Tensor, "T"]
     """For each row index, where its output stands in the concatenated outputs of all blocks."""
+    reach: int
+    """Tokens of the longest prompt with its completion."""
 
     def attend(
         self, layer: int, q: Float[Tensor, "T H D"], k: Float[Tensor, "T J D"], v: Float[Tensor, "T J D"], scale: float
@@ -81,7 +83,8 @@ def build_plan(spans: tuple[Span, ...], device: torch.device) -> Plan:
     written = torch.cat([b.queries.flatten() if b.valid is None else b.queries.flatten()[b.valid] for b in blocks])
     order = torch.empty_like(written)
     order[written] = torch.arange(len(written))
-    return Plan(blocks=tuple(_move(b, device) for b in blocks), order=order.to(device))
+    reach = max(s.prompt + max(s.completions, default=0) for s in spans)
+    return Plan(blocks=tuple(_move(b, device) for b in blocks), order=order.to(device), reach=reach)
 
 
 def grouped(x: Float[Tensor, "n J L D"], heads: int) -> Float[Tensor, "n H L D"]:

@@ -5,24 +5,34 @@ What ``train/`` and ``rollout/`` see. Knows nothing of rewards, losses or data.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from mmgrpo.config.model import Model
+from mmgrpo.errors import CheckpointError, ConfigError, explain
+from mmgrpo.policy.adapters import merged_weights
 from mmgrpo.policy.compat import enable_gradient_checkpointing
-from mmgrpo.policy.families.record import Family
+from mmgrpo.policy.families.record import Family, Layout
 from mmgrpo.policy.families.registry import Facts
+from mmgrpo.policy.folders import write_settings
 from mmgrpo.policy.forward import PackedForward, TokenStats
 from mmgrpo.policy.loading import load_model
 from mmgrpo.policy.lora import add_adapters, is_fresh
 from mmgrpo.policy.parts import PartCount, count_parts, freeze_parts
 from mmgrpo.types import Batch
 
+DROPOUT_WARNING = explain(
+    "With adapter dropout the ratio of a fresh rollout is not exactly 1",
+    where="model.lora.dropout",
+    fix="Set it to 0, unless the noise is wanted.",
+)
 __all__ = ["Policy", "TokenStats", "load_policy"]
 
 
@@ -44,8 +54,9 @@ class Policy:
         self.settings = settings
         self.adapters = adapters
         self.facts = Facts(family=family, config=model.config)
-        layout = family.layout if settings.layout == "auto" else settings.layout
-        self.module = PackedForward(model, family, layout=layout, chunk=settings.logprob_chunk_tokens)
+        self.module = PackedForward(
+            model, family, layout=_layout(family, settings), chunk=settings.logprob_chunk_tokens
+        )
         self._reference: dict[str, Tensor] | None = None
 
     @property
@@ -72,8 +83,8 @@ class Policy:
         return [(n, p) for n, p in self.model.named_parameters() if p.requires_grad]
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """All weights by name, for an engine in another process."""
-        yield from self.model.state_dict().items()
+        """All weights by the base model's names, adapters added in once, for an engine in another process."""
+        yield from merged_weights(self.model)
 
     def parts(self) -> list[PartCount]:
         """Parameters per part, for the table at the start of a run."""
@@ -83,6 +94,17 @@ class Policy:
         """Set which weights learn, as ``model.tune``, ``model.lora`` and ``model.freeze`` say."""
         if self.adapters is None:
             freeze_parts(self.model, self.family, self.settings.freeze)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """No gradients and no recomputation: transformers drops its cache where layers are set to be recomputed."""
+        training = self.model.training
+        self.model.eval()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            self.model.train(training)
 
     @contextmanager
     def unfrozen(self) -> Iterator[None]:
@@ -148,25 +170,51 @@ class Policy:
 
     def save(self, folder: Path) -> None:
         """Write weights (or the adapter) and the processor, as transformers and peft lay them out."""
-        (self.adapters if self.adapters is not None else self.model).save_pretrained(folder)
+        if self.adapters is None:
+            self.model.save_pretrained(folder)
+        else:
+            # the base has its embeddings already; "auto" would look for them on the hub
+            self.adapters.save_pretrained(folder, save_embedding_layers=False)
+            write_settings(folder, self.settings)
         self.processor.save_pretrained(folder)
 
     def load_weights_from(self, folder: Path) -> None:
-        """Take the weights that :meth:`save` wrote."""
-        from safetensors.torch import load_file
+        """Take the weights that :meth:`save` wrote.
 
-        if self.adapters is not None:
-            from peft import set_peft_model_state_dict
+        Raises:
+            CheckpointError: They cannot be read, or are those of another model.
+        """
+        try:
+            if self.adapters is not None:
+                self._load_adapter_from(folder)
+            else:
+                # transformers renames weights on their way to disk: let it find them again
+                saved = type(self.model).from_pretrained(folder, dtype=self.dtype)
+                self.model.load_state_dict(saved.state_dict())
+        except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
+            raise CheckpointError(
+                explain("The policy's weights cannot be loaded", where=str(folder), got=str(error).splitlines()[0])
+            ) from error
 
-            set_peft_model_state_dict(self.adapters, load_file(folder / "adapter_model.safetensors"))
-            return
-        state: dict[str, Tensor] = {}
-        for file in sorted(folder.glob("*.safetensors")):
-            state.update(load_file(file))
-        missing, unexpected = self.model.load_state_dict(state, strict=False)
-        tied = set(getattr(self.model, "_tied_weights_keys", None) or ())
-        if unexpected or set(missing) - tied:
-            raise KeyError(f"{folder}: missing {sorted(set(missing) - tied)[:3]}, unexpected {unexpected[:3]}")
+    def _load_adapter_from(self, folder: Path) -> None:
+        from peft import load_peft_weights, set_peft_model_state_dict
+
+        found = set_peft_model_state_dict(self.adapters, load_peft_weights(str(folder), device="cpu"))
+        if found.unexpected_keys:
+            raise KeyError(f"unexpected {found.unexpected_keys[:3]}")
+
+
+def _layout(family: Family, settings: Model) -> Layout:
+    if settings.layout == "packed" and family.layout == "rows":
+        raise ConfigError(
+            explain(
+                f"The attention of {family.name} cannot be shared over a group",
+                where="model.layout",
+                expected="auto or rows",
+                got="packed",
+            )
+        )
+    return family.layout if settings.layout == "auto" else settings.layout
 
 
 def load_policy(settings: Model) -> Policy:
@@ -185,6 +233,9 @@ def load_policy(settings: Model) -> Policy:
     adapters = None
     if settings.lora is not None:
         adapters = add_adapters(loaded.model, loaded.family, settings.lora, settings.freeze)
+        adapters.peft_config["default"].base_model_name_or_path = settings.name
+        if settings.lora.dropout > 0:
+            warnings.warn(DROPOUT_WARNING, stacklevel=2)
     policy = Policy(loaded.model, loaded.processor, loaded.family, settings, adapters)
     policy.freeze_as_configured()
     if settings.gradient_checkpointing:

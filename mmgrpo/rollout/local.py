@@ -22,6 +22,9 @@ from mmgrpo.rollout.sampling import Draw, draw
 from mmgrpo.rollout.streams import stream_keys, uniforms
 from mmgrpo.types import Completion, Group, Prompt, Sampling
 
+SPECIAL_RUN = 4
+"""A stop string is found across special tokens, up to this many times its own length."""
+
 
 @dataclass(slots=True)
 class _Row:
@@ -46,8 +49,11 @@ class LocalEngine:
         self.max_rows = max_rows
         self.version = 0
         self.end_token_ids = end_tokens(policy)
+        # mps has no float64, in which tokens are drawn
+        self._draws_on = torch.device("cpu") if policy.device.type == "mps" else policy.device
         ids = [i for ids in policy.family.media_tokens(policy.model.config).values() for i in ids]
-        self._banned = torch.tensor(sorted(set(ids)), dtype=torch.long, device=policy.device)
+        self._banned = torch.tensor(sorted(set(ids)), dtype=torch.long, device=self._draws_on)
+        self._special = frozenset(policy.tokenizer.all_special_ids)
         self._removed: list[float] = []
         self.decode_row_steps = 0
         """Tokens that went through the model one at a time, since the engine was made."""
@@ -61,7 +67,6 @@ class LocalEngine:
         removed, self._removed = self._removed, []
         return {"sampling/removed_probability": float(np.mean(removed))} if removed else {}
 
-    @torch.no_grad()
     def generate(self, prompts: Sequence[Prompt], counts: Sequence[int], sampling: Sampling) -> list[Group]:
         """Write ``counts[i]`` completions for ``prompts[i]``.
 
@@ -79,8 +84,9 @@ class LocalEngine:
         if len(prompts) != len(counts) or any(c < 1 for c in counts):
             raise RolloutError(explain("Each prompt needs a count of at least one", got=f"{len(prompts)}, {counts}"))
         groups: list[Group] = []
-        for part in _parts(counts, self.max_rows):
-            groups += self._generate_part([prompts[i] for i in part], [counts[i] for i in part], sampling)
+        with self.policy.writing():
+            for part in _parts(counts, self.max_rows):
+                groups += self._generate_part([prompts[i] for i in part], [counts[i] for i in part], sampling)
         return groups
 
     def _generate_part(self, prompts: list[Prompt], counts: list[int], sampling: Sampling) -> list[Group]:
@@ -97,19 +103,21 @@ class LocalEngine:
         active = np.arange(len(rows))
         for token in range(sampling.max_completion_length):
             self._require_finite(logits, prompts, rows, active)
-            uniform = torch.from_numpy(uniforms(keys[active], token)).to(logits.device)
-            drawn = draw(logits, uniform, sampling, banned=self._banned, seen=seen)
+            uniform = torch.from_numpy(uniforms(keys[active], token)).to(self._draws_on)
+            drawn = draw(logits.to(self._draws_on), uniform, sampling, banned=self._banned, seen=seen)
             going = self._record(drawn, [rows[i] for i in active], sampling)
             active = active[going]
             if not len(active) or token + 1 == sampling.max_completion_length:
                 break
             ids = drawn.token_ids
             if not going.all():
-                kept = torch.from_numpy(np.flatnonzero(going)).to(logits.device)
-                decoder.keep(kept)
-                ids, seen = ids[kept], None if seen is None else seen[kept]
+                kept = torch.from_numpy(np.flatnonzero(going))
+                decoder.keep(kept.to(logits.device))
+                ids = ids[kept.to(ids.device)]
+                seen = None if seen is None else seen[kept.to(seen.device)]
             if seen is not None:
                 seen.scatter_(1, ids[:, None], True)
+            ids = ids.to(logits.device)
             logits = decoder.step(ids)
             self.decode_row_steps += len(ids)
         return self._groups(prompts, rows)
@@ -128,9 +136,10 @@ class LocalEngine:
         return going
 
     def _hit_stop(self, row: _Row, stops: tuple[str, ...]) -> bool:
-        # a stop string may end in the middle of a token: look at the last tokens that can hold it
+        # a stop string may end in the middle of a token: look at the last tokens that can hold it, of those that show
         longest = max(len(s.encode()) for s in stops) + 8
-        text = self._decode(row.tokens[-longest:])
+        told = [t for t in row.tokens[-SPECIAL_RUN * longest :] if t not in self._special]
+        text = self._decode(told[-longest:])
         return any(s in text for s in stops)
 
     def _decode(self, tokens: Sequence[int]) -> str:
@@ -153,7 +162,7 @@ class LocalEngine:
         return [Group(prompt=p, completions=tuple(c)) for p, c in zip(prompts, by_prompt, strict=True)]
 
     def _seen(self, prompts: list[Prompt], rows: list[_Row], vocabulary: int) -> Tensor:
-        seen = torch.zeros(len(rows), vocabulary, dtype=torch.bool, device=self.policy.device)
+        seen = torch.zeros(len(rows), vocabulary, dtype=torch.bool, device=self._draws_on)
         for i, row in enumerate(rows):
             seen[i, prompts[row.prompt].token_ids.to(seen.device)] = True
         return seen

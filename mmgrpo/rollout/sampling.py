@@ -92,8 +92,9 @@ def truncate(scaled: Float[Tensor, "R V"], sampling: Sampling) -> Float[Tensor, 
     if sampling.top_p < 1.0:
         ordered, order = scaled.sort(dim=-1, descending=True)
         probabilities = torch.softmax(ordered, dim=-1)
-        # a token leaves when those before it already hold top_p; the first never does
+        # a token leaves when those before it already hold top_p; the first never does, however small top_p is
         outside = probabilities.cumsum(-1) - probabilities >= sampling.top_p
+        outside[:, 0] = False
         scaled = scaled.masked_fill(torch.zeros_like(outside).scatter(-1, order, outside), float("-inf"))
     if sampling.min_p > 0.0:
         probabilities = torch.softmax(scaled, dim=-1)

@@ -6,8 +6,8 @@ Source: Qwen2-VL, arXiv:2409.12191, section 2.1 (M-RoPE); Qwen3-VL adds deepstac
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Int
@@ -30,6 +30,9 @@ _PARTS = {
     "projector": ("model.visual.merger.", "model.visual.deepstack_merger_list."),
     "language": ("model.language_model.", "lm_head."),
 }
+_MOST_POSITIONS = 2048
+_KNOWN_POSITIONS: WeakKeyDictionary[Any, dict[Any, Tensor]] = WeakKeyDictionary()
+"""By model, held weakly: a policy that is dropped must not stay in memory for its positions."""
 _FEATURES = {
     "image": ("pixel_values", "image_grid_thw", "get_image_features", "image_token_id"),
     "video": ("pixel_values_videos", "video_grid_thw", "get_video_features", "video_token_id"),
@@ -100,7 +103,7 @@ def _language_inputs(placed: Sequence[Placed], shape: tuple[int, int]) -> dict[s
 
 
 def _positions(model: Any, prompt: Prompt) -> Int[Tensor, "3 P"]:
-    """M-RoPE positions of the prompt alone; never the model's cached ``rope_deltas``, which belong to another prompt."""
+    """M-RoPE positions of the prompt alone; the model's cached ``rope_deltas`` belong to another prompt."""
     types = prompt.model_inputs.get("mm_token_type_ids")
     if types is None or not bool(torch.as_tensor(types).any()):
         return torch.arange(len(prompt.token_ids)).expand(3, -1)
@@ -116,9 +119,18 @@ def _frozen(value: Any) -> Any:
     return tuple(tuple(r) if isinstance(r, list) else r for r in rows)
 
 
-@lru_cache(maxsize=4096)
 def _mrope(base: Any, types: tuple[int, ...], grids: tuple[Any, Any], seconds: Any) -> Int[Tensor, "3 P"]:
-    # pictures of one size share their positions, and transformers walks a Python loop for each prompt: remember them
+    """Positions by transformers' rule, remembered: pictures of one size share them, and the rule is a Python loop."""
+    known = _KNOWN_POSITIONS.setdefault(base, {})
+    key = (types, grids, seconds)
+    if key not in known:
+        if len(known) >= _MOST_POSITIONS:
+            known.clear()
+        known[key] = _mrope_anew(base, types, grids, seconds)
+    return known[key]
+
+
+def _mrope_anew(base: Any, types: tuple[int, ...], grids: tuple[Any, Any], seconds: Any) -> Int[Tensor, "3 P"]:
     images, videos = (None if g is None else torch.tensor(g) for g in grids)
     ids = torch.zeros(1, len(types), dtype=torch.long)
     arguments = {"image_grid_thw": images, "video_grid_thw": videos}
@@ -154,7 +166,8 @@ def _token_ids(tokenizer: Any) -> dict[str, int]:
 def _text_config(sizes: Mapping[str, int], tokenizer: Any, **more: Any) -> dict[str, Any]:
     width = sizes["hidden_size"] // sizes["num_attention_heads"]
     quarter = width // 8  # Qwen's split of the rotary half: 1/4 time, 3/8 height, 3/8 width
-    section = [width // 2 - 2 * (width // 2 - quarter) // 2, *[(width // 2 - quarter) // 2] * 2]
+    side = (width // 2 - quarter) // 2
+    section = [width // 2 - 2 * side, side, side]
     return {
         "vocab_size": len(tokenizer),
         "hidden_size": sizes["hidden_size"],
@@ -262,11 +275,10 @@ def _tiny_3(sizes: Mapping[str, int], seed: int) -> tuple[nn.Module, Any]:
     return initialise(Qwen3VLForConditionalGeneration, config, processor, seed), processor
 
 
-def _family(name: str, model_class: str, tiny: Any) -> Family:
+def _family(name: str, tiny: Any) -> Family:
     return Family(
         name=name,
         kinds=frozenset({"image", "video"}),
-        model_class=model_class,
         parts=_PARTS,
         keys=_KEYS,
         decoder="model.language_model",
@@ -276,14 +288,15 @@ def _family(name: str, model_class: str, tiny: Any) -> Family:
         media_tokens=_media_tokens,
         count_features=_count_features,
         language_inputs=_language_inputs,
+        pixel_limits=True,
         tiny=tiny,
     )
 
 
 FAMILIES = (
-    _family("qwen2_vl", "Qwen2VLForConditionalGeneration", _tiny_2),
-    _family("qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", _tiny_2_5),
-    _family("qwen3_vl", "Qwen3VLForConditionalGeneration", _tiny_3),
+    _family("qwen2_vl", _tiny_2),
+    _family("qwen2_5_vl", _tiny_2_5),
+    _family("qwen3_vl", _tiny_3),
 )
 """The records of this file."""
 _BY_NAME = {family.name: family for family in FAMILIES}

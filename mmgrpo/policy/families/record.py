@@ -27,8 +27,8 @@ class Key:
     feeds: Literal["encoder", "language"]
     """An encoder, or the language model (positions, token types)."""
     join: Literal["concat", "tokens", "list"]
-    """concat: one entry per medium (or patch, tile, frame), prompts after one another along the first axis; tokens: one
-    value per prompt token, ``[1, P]``; list: kept per prompt."""
+    """concat: one entry per medium (or patch, tile, frame), prompts after one another along the first axis; tokens:
+    one value per prompt token, ``[1, P]``; list: kept per prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +62,8 @@ class Family:
     """transformers' ``model_type``."""
     kinds: frozenset[str]
     """Media kinds that it reads."""
-    model_class: str
-    """The transformers class that loads it."""
+    model_class: str = "AutoModelForMultimodalLM"
+    """The transformers class that loads it; named only where the automatic one is not the right one."""
     parts: Mapping[str, tuple[str, ...]]
     """Part (language, vision, projector, audio) to prefixes of parameter names; the longest prefix wins."""
     keys: Mapping[str, Key]
@@ -73,17 +73,19 @@ class Family:
     axes: int
     """Position axes: 3 for M-RoPE, 1 else."""
     layout: Layout
-    """Whether its attention can be shared over a group."""
+    """Whether its attention can be shared over a group: a "rows" family has no other layout."""
     encode: Callable[[nn.Module, Sequence[Prompt]], list[Encoded]]
     """Run the encoders once per prompt, all prompts in one call."""
     media_tokens: Callable[[Any], Mapping[str, tuple[int, ...]]]
     """Model config to placeholder token ids by media kind."""
     count_features: Callable[[Prompt, Any], Mapping[str, int]]
-    """Encoder features of a prompt by media kind, from the processor's keys and the model config, without a forward."""
+    """Encoder features of a prompt by media kind, from the processor's keys and the model config; runs no encoder."""
     language_inputs: Callable[[Sequence[Placed], tuple[int, int]], dict[str, Any]] = lambda placed, shape: {}
     """Keyword arguments of the language model beside embeddings and positions, for an input of ``[B, L]``."""
     finish_logits: Callable[[Tensor, Any], Tensor] | None = None
     """What the family does after its LM head (soft-capping, scaling), given logits and model config."""
+    pixel_limits: bool = False
+    """Whether its picture processor takes areas in pixels (``model.min_pixels``, ``model.max_pixels``)."""
     tiny: Callable[[Mapping[str, int], int], tuple[nn.Module, Any]] | None = None
     """Build a twin of about one million parameters and its processor from size overrides and a seed."""
 

@@ -34,7 +34,8 @@ _TEXT = (
     "What number of large red metal spheres, small blue rubber cubes and green cylinders are there? "
     "Output the thinking process in <think> </think> and the final answer in <answer> </answer> tags. "
     "<think> First I count the objects: one, two, three, four, five, six, seven, eight, nine, ten. </think> "
-    "<answer> 3 </answer> <answer>3</answer> Is there a circle, a rectangle, a triangle? What color is the shape? What shape is shown? "
+    "<answer> 3 </answer> <answer>3</answer> Is there a circle, a rectangle, a triangle? "
+    "What color is the shape? What shape is shown? "
     "yes no red green blue black gray teal brown yellow purple cyan. Answer with a single number. "
     "Only the number. The picture, the sound, the video. What does the speaker say? How many times does it beep? "
 )

@@ -1,0 +1,102 @@
+"""The processor: loading it, its chat template, and the YAML's picture limits.
+
+Limits are written into the processor once, so that trainer, engine, evaluation and the saved checkpoint all see the
+same pixels.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import transformers
+
+from mmgrpo.config.model import Model
+from mmgrpo.errors import ConfigError, ProcessorError, explain
+from mmgrpo.policy.families.record import Family
+from mmgrpo.policy.source import require_checkpoint, said_plainly
+
+
+def load_processor(settings: Model) -> Any:
+    """Load the processor (or tokenizer) of a hub id or a folder.
+
+    Raises:
+        ConfigError: It is not there or cannot be read.
+        ProcessorError: It has no chat template and the YAML names none.
+    """
+    require_checkpoint(settings)
+    with said_plainly(settings):
+        processor = transformers.AutoProcessor.from_pretrained(
+            settings.name, revision=settings.revision, trust_remote_code=settings.trust_remote_code
+        )
+    _require_template(processor, settings)
+    return processor
+
+
+def set_template(processor: Any, settings: Model) -> None:
+    """Give the processor the YAML's chat template, if there is one; saving the processor keeps it.
+
+    Raises:
+        ConfigError: The Jinja file is not there.
+    """
+    if settings.chat_template is None:
+        return
+    path = Path(settings.chat_template)
+    if not path.is_file():
+        raise ConfigError(explain("The chat template is not there", where="model.chat_template", got=str(path)))
+    processor.chat_template = path.read_text(encoding="utf-8")
+
+
+def _require_template(processor: Any, settings: Model) -> None:
+    tokenizer = getattr(processor, "tokenizer", processor)
+    if settings.chat_template or getattr(processor, "chat_template", None) or tokenizer.chat_template:
+        return
+    raise ProcessorError(
+        explain(
+            "The checkpoint has no chat template",
+            where=f"model.name: {settings.name}",
+            fix="Name a Jinja file under model.chat_template.",
+        )
+    )
+
+
+def limit_pixels(processor: Any, family: Family, settings: Model) -> None:
+    """Apply ``model.min_pixels`` and ``model.max_pixels``.
+
+    Raises:
+        ConfigError: The family's processor has no such limits.
+    """
+    if settings.min_pixels is None and settings.max_pixels is None:
+        return
+    if not family.pixel_limits:
+        raise ConfigError(
+            explain(
+                f"{family.name} has no picture limit in pixels",
+                where="model.min_pixels" if settings.max_pixels is None else "model.max_pixels",
+                fix="Remove the key: the checkpoint's processor sets the size of pictures.",
+            )
+        )
+    set_pixel_limits(processor, settings.min_pixels, settings.max_pixels)
+
+
+def set_pixel_limits(processor: Any, min_pixels: int | None, max_pixels: int | None) -> None:
+    """Write the picture limits into the image processor itself, where saving the processor keeps them.
+
+    Args:
+        processor: A processor; one without pictures is left alone.
+        min_pixels: Smallest picture after resizing, in pixels; None keeps the checkpoint's.
+        max_pixels: Largest; None keeps the checkpoint's.
+    """
+    image = getattr(processor, "image_processor", None)
+    if image is None or (min_pixels is None and max_pixels is None):
+        return
+    size = dict(image.size) if image.size is not None else {}
+    if min_pixels is not None:
+        size["shortest_edge"] = min_pixels
+    if max_pixels is not None:
+        size["longest_edge"] = max_pixels
+        size["shortest_edge"] = min(size.get("shortest_edge", max_pixels), max_pixels)
+    image.size = size
+    for name, value in (("min_pixels", size.get("shortest_edge")), ("max_pixels", size.get("longest_edge"))):
+        if getattr(image, name, None) is not None:
+            setattr(image, name, value)

@@ -1,0 +1,117 @@
+"""What tests of several rooms share: a tiny policy that is not flat, prompts through its processor, completions."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture
+def tiny_policy():
+    """Build a policy by family; its weights are scaled up, so that pictures and tokens move its log-probs."""
+    from mmgrpo.config.model import Freeze, Model
+    from mmgrpo.policy.policy import load_policy
+
+    def build(family="qwen2_5_vl", *, sharp=True, **settings):
+        settings = {"device": "cpu", "freeze": Freeze(vision=False, projector=False, audio=False)} | settings
+        policy = load_policy(Model(name=f"tiny:{family}", **settings))
+        return sharpen(policy) if sharp else policy
+
+    return build
+
+
+def sharpen(policy):
+    """Scale matrices up and give adapters a B that is not zero."""
+    import torch
+
+    from mmgrpo.policy.families.record import part_of
+    from mmgrpo.policy.parts import bare_name
+
+    random = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in policy.model.named_parameters():
+            if ".lora_B" in name or ".lora_embedding_B" in name:
+                parameter.copy_(torch.randn(parameter.shape, generator=random) * 0.02)
+            elif ".lora_" in name:
+                continue
+            elif "embed_tokens" in name or "lm_head" in name:
+                parameter.mul_(6.0)
+            elif parameter.ndim > 1:
+                parameter.mul_(4.0 if part_of(policy.family, bare_name(name)) == "language" else 2.0)
+    return policy
+
+
+@pytest.fixture
+def make_prompt():
+    """Make a prompt through the policy's own processor, from text and decoded media."""
+    from mmgrpo.types import Decoded, Prompt, Sample
+
+    def build(policy, text="How many items?", *, images=(), audios=(), videos=(), occurrence=0, sample_id="a"):
+        media = {"image": list(images), "audio": list(audios), "video": list(videos)}
+        content = [{"type": kind} for kind, items in media.items() for _ in items] + [{"type": "text", "text": text}]
+        messages = ({"role": "user", "content": content},)
+        rendered = policy.processor.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+        arguments = {"images": media["image"], "audio": media["audio"], "videos": media["video"]}
+        arguments = {name: items for name, items in arguments.items() if items}
+        inputs = dict(policy.processor(text=[rendered], return_tensors="pt", **arguments))
+        token_ids = inputs.pop("input_ids")[0]
+        inputs.pop("attention_mask")
+        return Prompt(
+            sample=Sample(id=sample_id, messages=messages),
+            text=rendered,
+            token_ids=token_ids,
+            model_inputs=inputs,
+            media=tuple(Decoded(kind=kind, data=item) for kind, items in media.items() for item in items),
+            occurrence=occurrence,
+        )
+
+    return build
+
+
+@pytest.fixture
+def make_picture():
+    """Make a picture of sixteen random colours, the same one for the same seed."""
+    import numpy as np
+    from PIL import Image
+
+    def build(width=56, height=56, seed=0):
+        patches = np.random.default_rng(seed).integers(0, 255, (4, 4, 3), dtype=np.uint8)
+        return Image.fromarray(patches).resize((width, height), Image.Resampling.NEAREST)
+
+    return build
+
+
+@pytest.fixture
+def make_completion():
+    """Make a completion of random text tokens."""
+    import torch
+
+    from mmgrpo.types import Completion
+
+    def build(length, seed=0):
+        token_ids = torch.randint(20, 500, (length,), generator=torch.Generator().manual_seed(seed))
+        return Completion(
+            token_ids=token_ids,
+            rollout_logprobs=torch.zeros(length),
+            loss_mask=torch.ones(length, dtype=torch.bool),
+            text="",
+            finish_reason="stop",
+            policy_version=0,
+        )
+
+    return build
+
+
+@pytest.fixture
+def make_batch(make_completion):
+    """Make a micro-batch of prompts, each with random completions of the given lengths."""
+    from mmgrpo.types import Batch, Segment
+
+    def build(prompts, lengths):
+        seeds = iter(range(10_000))
+        segments = []
+        for prompt, sizes in zip(prompts, lengths, strict=True):
+            completions = tuple(make_completion(n, next(seeds)) for n in sizes)
+            segments.append(Segment(prompt=prompt, completions=completions, advantages=(0.0,) * len(sizes)))
+        return Batch(segments=tuple(segments))
+
+    return build
