@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
+
+# Tiny models: a second thread costs more in waiting than it brings, and sums depend on how they are split. Set before
+# torch is imported, which no conftest does at the top.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture
