@@ -88,5 +88,6 @@ class Model(Section):
         if self.min_pixels and self.max_pixels and self.min_pixels > self.max_pixels:
             raise ValueError(f"model.min_pixels {self.min_pixels} is larger than model.max_pixels {self.max_pixels}")
         if self.tune != "full" and self.lora is None:
-            return self.model_copy(update={"lora": Lora()})
+            # a copy would be dropped where the section is built in Python; nobody has seen this one yet
+            object.__setattr__(self, "lora", Lora())
         return self
