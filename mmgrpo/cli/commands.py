@@ -8,11 +8,11 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 
 class Stopped(Exception):
@@ -62,6 +62,8 @@ def _train(arguments: argparse.Namespace) -> int:
         words = ["mmgrpo", "train", *([] if folder else [config or "", *overrides]), "--resume", str(folder or "")]
         again = shlex.join(word for word in words if word)
         raise Stopped(f"Stopped. Go on with:  {again}") from interrupt
+    if run.stopped in signal.Signals.__members__:  # the API has saved, and printed how to go on
+        return 128 + signal.Signals[run.stopped]
     if arguments.require_improvement and not run.improved():
         print("mmgrpo: held-out accuracy did not rise by more than two standard errors", file=sys.stderr)
         return 1
@@ -92,34 +94,30 @@ def _is_override(word: object) -> bool:
 def _eval_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", help="a run folder, or a model (hub id, local folder, tiny:FAMILY)")
     _overrides(parser)
-    told = "held-out rows (a file, a folder or a hub id); default: data.eval of the run"
+    told = "held-out rows (a data file, a file of datasets_configs/ or a hub id); default: those of the run"
     parser.add_argument("--data", metavar="PATH", help=told)
-    told = "YAML with template, rewards and limits, for a model that has no run folder"
+    told = "YAML with columns, template, rewards and limits, for a model that has no run folder"
     parser.add_argument("--config", metavar="YAML", help=told)
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON on standard output, and the table on standard error"
+    )
 
 
 def _eval(arguments: argparse.Namespace) -> int:
-    from mmgrpo import api
-
-    found = api.evaluate(arguments.target, data=arguments.data, config=arguments.config, overrides=arguments.overrides)
-    _print_numbers(found, as_json=arguments.json)
-    return 0
-
-
-def _print_numbers(found: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print numbers as a table, and everything else as lines under it."""
-    if as_json:
-        print(json.dumps(dict(found), indent=2, default=str))
-        return
     from rich.console import Console
 
-    from mmgrpo.observe.tables import print_facts, results_table
+    from mmgrpo import api
 
-    numbers = {name: value for name, value in found.items() if isinstance(value, int | float)}
-    console = Console()
-    console.print(results_table(numbers))
-    print_facts(console, {name: str(value) for name, value in found.items() if name not in numbers})
+    report = api.evaluate(
+        arguments.target,
+        data=arguments.data,
+        config=arguments.config,
+        overrides=arguments.overrides,
+        console=Console(stderr=arguments.json),
+    )
+    if arguments.json:
+        print(json.dumps(report.summary(), indent=2, default=str))
+    return 0
 
 
 def _config_arguments(parser: argparse.ArgumentParser) -> None:

@@ -25,6 +25,7 @@ def yaml(tmp_path):
 
 class FakeRun:
     better = True
+    stopped = None
 
     def improved(self):
         return self.better
@@ -41,9 +42,10 @@ def api(monkeypatch):
         module.calls.append((config, list(overrides), resume))
         return module.run
 
-    def evaluate(target, *, data, config, overrides):
+    def evaluate(target, *, data, config, overrides, console):
         module.calls.append((target, data, config, list(overrides)))
-        return {"greedy accuracy": 0.5, "rows": 500, "settings": "evaluations/x.json"}
+        console.print("greedy accuracy 0.5")
+        return types.SimpleNamespace(summary=lambda: {"greedy": 0.5})
 
     module.train, module.evaluate = train, evaluate
     module.merge = lambda run, out: out
@@ -136,14 +138,20 @@ def test_a_warning_is_one_line_without_a_place_in_the_source(api, capsys):
     assert capsys.readouterr().err == "warning: the reward is constant\n"
 
 
-def test_eval_prints_a_table_or_json(api, capsys):
-    assert main(["eval", "runs/x", "--data", "rows.jsonl", "eval.limit=3"]) == 0
-    assert api.calls == [("runs/x", "rows.jsonl", None, ["eval.limit=3"])]
-    shown = capsys.readouterr().out
-    assert "greedy accuracy" in shown
-    assert "settings: evaluations/x.json" in shown
+def test_eval_prints_a_table_and_json_when_asked(api, capsys):
+    assert main(["eval", "runs/x", "--data", "rows.jsonl", "eval.seed=3"]) == 0
+    assert api.calls == [("runs/x", "rows.jsonl", None, ["eval.seed=3"])]
+    assert capsys.readouterr().out == "greedy accuracy 0.5\n"
     assert main(["eval", "runs/x", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["rows"] == 500
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == {"greedy": 0.5}
+    assert shown.err == "greedy accuracy 0.5\n"
+
+
+@pytest.mark.parametrize(("signal", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("the time limit of 5 seconds", 0)])
+def test_a_run_that_a_signal_stopped_ends_with_its_code(api, signal, code):
+    api.run.stopped = signal
+    assert main(["train", "x.yaml"]) == code
 
 
 def test_merge_prints_where_the_model_is(api, capsys):
