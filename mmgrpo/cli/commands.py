@@ -62,7 +62,7 @@ def _train(arguments: argparse.Namespace) -> int:
         words = ["mmgrpo", "train", *([] if folder else [config or "", *overrides]), "--resume", str(folder or "")]
         again = shlex.join(word for word in words if word)
         raise Stopped(f"Stopped. Go on with:  {again}") from interrupt
-    if run.stopped in signal.Signals.__members__:  # the API has saved, and printed how to go on
+    if run.stopped and run.stopped in signal.Signals.__members__:  # the API has saved, and printed how to go on
         return 128 + signal.Signals[run.stopped]
     if arguments.require_improvement and not run.improved():
         print("mmgrpo: held-out accuracy did not rise by more than two standard errors", file=sys.stderr)

@@ -42,9 +42,11 @@ class _Merger:
     merged: set[KeyPath] = field(default_factory=set[KeyPath])
 
     def replaces(self, path: KeyPath) -> bool:
+        """Tell whether what stood at a path is gone."""
         return any(path[: len(top)] == top for top in self.replaced)
 
     def merge(self, base: Any, patch: Any, path: KeyPath) -> Any:
+        """Give the merged value, and note which paths were merged and which replaced."""
         if _is_items(patch):
             return self._items(cast("list[Any]", base) if isinstance(base, list) else [], patch, path)
         if isinstance(base, dict) and isinstance(patch, dict):

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel
 
-from mmgrpo.config.keys import find_keys, is_list, takes_only_text
+from mmgrpo.config.keys import find_keys, is_list, sections_at, takes_only_text
 from mmgrpo.config.tree import Document, KeyPath, Mark, parse_value
 from mmgrpo.errors import ConfigError, explain
 
@@ -70,15 +70,12 @@ def from_mapping(mapping: Mapping[str, Any]) -> Document:
 
 def _leaves(mapping: Mapping[str, Any], above: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
     for key, value in mapping.items():
-        if above and not find_keys(above):
-            yield (*above, key), plain(value)
-            continue
         if not isinstance(key, str) or not _KEY.match(key):  # pyright: ignore[reportUnnecessaryIsInstance]
             fix = 'Write {"loss": {"beta": 0.01}} or {"loss.beta": 0.01}.'
             raise ConfigError(explain("Not a key", where="overrides", got=repr(key), fix=fix))
         path = _path(key, above)
         given = plain(value)
-        if isinstance(given, dict) and given:
+        if isinstance(given, dict) and given and sections_at(path):
             yield from _leaves(cast("dict[str, Any]", given), path)
         else:
             yield path, given

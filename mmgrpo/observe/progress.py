@@ -101,6 +101,7 @@ class Progress:
         every = self._log_steps if every is None else every
 
         def advance(metrics: Mapping[str, float] | None = None, by: int = 1) -> None:
+            """Count steps, and show what was measured."""
             phase.advance(by, metrics or {})
             if phase.done >= total or (every and phase.done // every > (phase.done - by) // every):
                 self.console.print(Text(phase.line()), soft_wrap=True)
@@ -131,23 +132,28 @@ class _Phase:
         self._metrics: dict[str, float] = {}
 
     def advance(self, by: int, metrics: Mapping[str, float]) -> None:
+        """Count steps, and keep what was measured."""
         self.done += by
         self._now = self._clock()
         self._metrics.update(metrics)
 
     @property
     def seconds_per_step(self) -> float:
+        """Mean time of the steps done here."""
         return (self._now - self._start) / max(1, self.done - self._first)
 
     @property
     def left(self) -> float:
+        """Seconds until the last step, at this pace."""
         return max(0, self.total - self.done) * self.seconds_per_step
 
     def numbers(self) -> str:
+        """Write the metrics that people watch."""
         shown = [f"{word} {_number(self._metrics[name])}" for name, word in SHOWN.items() if name in self._metrics]
         return "  ".join(shown)
 
     def line(self) -> str:
+        """Write everything on one line."""
         pace = f"{duration(self.seconds_per_step)}/{self.unit}" if self.seconds_per_step >= 0.1 else ""
         left = f"{duration(self.left)} left" if self.left else ""
         return "  ".join(

@@ -120,6 +120,14 @@ def test_an_existing_configuration_can_be_varied(write):
     assert load_config(config) == config
 
 
+def test_keys_of_free_mappings_are_anything_and_are_merged(write):
+    file = write(MINIMAL + "rollout: {chat_template_kwargs: {a: 1, b: 2}}\n")
+    kwargs = load_config(file, {"rollout": {"chat_template_kwargs": {"x.y z": {"deep": 3}, "b": 5}}})
+    assert kwargs.rollout.chat_template_kwargs == {"a": 1, "b": 5, "x.y z": {"deep": 3}}
+    texts = load_config(file, ["rollout.chat_template_kwargs.b=7"])
+    assert texts.rollout.chat_template_kwargs == {"a": 1, "b": 7}
+
+
 def test_sections_may_be_given_as_objects():
     section = load_config(None, {"model.name": "tiny:x", "loss.beta": 0.5}).loss
     assert load_config(None, {"model": {"name": "tiny:x"}, "loss": section}).loss.beta == 0.5
