@@ -6,40 +6,35 @@ and writes, :func:`assemble_loop` the loop around it. Nothing here runs a step.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mmgrpo.checks.first_step import check_engine, check_packed, check_swap
-from mmgrpo.checks.watch import Watch
-from mmgrpo.config.data import Source
+from mmgrpo.checks.first_step import check_first_step
 from mmgrpo.config.load import LoadedConfig
 from mmgrpo.config.schema import Config
-from mmgrpo.data.check import check_media
 from mmgrpo.data.feed import PromptFeed
-from mmgrpo.data.rows import open_rows, rows_from_python
+from mmgrpo.data.opening import Opened, open_samples, verify_media
 from mmgrpo.data.samples import Samples
 from mmgrpo.data.templates import fill
 from mmgrpo.errors import ConfigError, DatasetError, explain
-from mmgrpo.evaluate.run import EvalSettings
+from mmgrpo.evaluate.run import choose_metric
 from mmgrpo.media.decode import verify
 from mmgrpo.media.prompts import PromptBuilder
 from mmgrpo.policy.policy import Policy, load_policy
 from mmgrpo.reward.score import AnyReward, RewardSum
 from mmgrpo.rollout.local import LocalEngine
 from mmgrpo.running.clock import Stopwatch
+from mmgrpo.running.sizes import sampling_of
 from mmgrpo.train.build import build_optimizer, update_settings
 from mmgrpo.train.optimizer import Optimizer
 from mmgrpo.train.packing import pack
 from mmgrpo.train.update import update
 from mmgrpo.trainer import Parts
-from mmgrpo.types import Group, OptimizerBatch, Prompt, Sample, Sampling, ScoredGroup, UpdateStats
-
-Rows = Sequence[Mapping[str, Any]]
+from mmgrpo.types import Group, OptimizerBatch, Prompt, Sample, ScoredGroup, UpdateStats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +58,8 @@ class Assembly:
     train: Samples | None
     """None where only evaluation was asked for."""
     eval: Samples | None
+    warm_start: Samples | None
+    """Rows to imitate; None where there is no warm start (any more)."""
     left_out: frozenset[int]
     """Training rows whose media cannot be read."""
 
@@ -76,13 +73,14 @@ class Assembly:
         return self.processor.encode(sample, occurrence=occurrence)
 
 
-def assemble(loaded: LoadedConfig, given: Given, *, training: bool = True) -> Assembly:
+def assemble(loaded: LoadedConfig, given: Given, *, training: bool = True, fresh: bool = True) -> Assembly:
     """Load rows, rewards and policy, cheapest first, and check that they fit each other.
 
     Args:
         loaded: The configuration and its folder.
         given: Rewards and rows given in Python.
-        training: False: rows to train on are not needed.
+        training: False: only what evaluation needs.
+        fresh: False: the run is resumed, and has its warm start behind it.
 
     Returns:
         The parts.
@@ -94,75 +92,74 @@ def assemble(loaded: LoadedConfig, given: Given, *, training: bool = True) -> As
     config = loaded.config
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
-    train = open_samples(loaded, config.data.train, given.train_rows, needed="data.train" if training else "")
-    held_out = open_samples(
-        loaded, config.data.eval, given.eval_rows, needed="data.eval" if config.eval or not training else ""
-    )
+    opened = open_all(loaded, given, training=training, fresh=fresh)
     rewards = open_rewards(loaded, given.rewards)
-    for samples in (train, held_out):
+    for samples in (opened.eval, opened.train):
         if samples is not None:
             rewards.check_columns([*samples[0].extras, "answer"])
+    check_choices(config, rewards.names)
+    left_out = verify_media(config.data, opened, verify)
     policy = load_policy(config.model)
     policy.module.check_media = config.checks.media_count
-    processor = PromptBuilder(
+    return Assembly(
+        loaded=loaded,
+        policy=policy,
+        processor=open_processor(config, policy),
+        engine=LocalEngine(policy, max_rows=config.rollout.max_rows),
+        rewards=rewards,
+        train=opened.train,
+        eval=opened.eval,
+        warm_start=opened.warm_start,
+        left_out=left_out,
+    )
+
+
+def check_choices(config: Config, rewards: Sequence[str]) -> None:
+    """Find choices that would only be missed hours later.
+
+    Raises:
+        ConfigError: ``eval.metric`` names no reward, or ``train.save_best`` has no evaluation to look at.
+    """
+    choose_metric(config.eval.metric if config.eval else None, rewards)
+    if config.train.save_best and not config.eval:
+        raise ConfigError(
+            explain(
+                "The best checkpoint is chosen by an evaluation, and there is none",
+                where="train.save_best",
+                got=config.train.save_best,
+                fix="Add eval: {} to the YAML, or remove train.save_best.",
+            )
+        )
+
+
+def open_processor(config: Config, policy: Policy) -> PromptBuilder:
+    """Tie the policy's own processor to the limits of the YAML."""
+    return PromptBuilder(
         policy.processor,
         facts=policy.facts,
         chat_template_kwargs=config.rollout.chat_template_kwargs,
         max_prompt_tokens=config.data.max_prompt_tokens,
         background=config.data.background,
     )
-    engine = LocalEngine(policy, max_rows=config.rollout.max_rows)
-    return Assembly(
-        loaded=loaded,
-        policy=policy,
-        processor=processor,
-        engine=engine,
-        rewards=rewards,
-        train=train if training else None,
-        eval=held_out,
-        left_out=readable_media(config, train if training else None, held_out),
+
+
+def open_all(loaded: LoadedConfig, given: Given, *, training: bool, fresh: bool) -> Opened:
+    """Open the rows to train on, the held-out rows, and those of the warm start.
+
+    Raises:
+        ConfigError: Rows are needed and there are none.
+        DatasetError: They cannot be read.
+    """
+    config, base = loaded.config, loaded.folder
+    data, warm = config.data, config.warm_start
+    needed = "data.eval" if config.eval or not training else ""
+    return Opened(
+        train=open_samples(data, data.train, given.train_rows, base=base, needed="data.train") if training else None,
+        eval=open_samples(data, data.eval, given.eval_rows, base=base, needed=needed),
+        warm_start=open_samples(data, warm.data, base=base, needed="warm_start.data")
+        if warm and training and fresh
+        else None,
     )
-
-
-def readable_media(config: Config, train: Samples | None, held_out: Samples | None) -> frozenset[int]:
-    """Read every medium once before anything is trained.
-
-    Returns:
-        Training rows to leave out, under ``data.on_bad_media: skip``.
-
-    Raises:
-        MediaError: A medium cannot be read: under ``error``, or of a held-out row, where leaving it out would change
-            what is measured.
-    """
-    if held_out is not None:
-        check_media(held_out, verify, on_bad_media="error")
-    if train is None:
-        return frozenset()
-    return frozenset(check_media(train, verify, on_bad_media=config.data.on_bad_media).left_out)
-
-
-def open_samples(loaded: LoadedConfig, source: Source | None, given: Any, *, needed: str) -> Samples | None:
-    """Open rows of the YAML or of Python.
-
-    Raises:
-        ConfigError: They are needed and there are none.
-    """
-    data = loaded.config.data
-    if given is not None:
-        rows = rows_from_python(given, base=loaded.folder)
-    elif source is not None:
-        rows = open_rows(source, base=loaded.folder, seed=data.seed)
-    elif needed:
-        raise ConfigError(
-            explain(
-                "There are no rows",
-                where=needed,
-                fix=f"Add {needed}.path (or {needed}.synthetic) to the YAML, or hand rows over in Python.",
-            )
-        )
-    else:
-        return None
-    return Samples(rows, columns=data.columns, template=data.template, allow_absolute_media=data.allow_absolute_media)
 
 
 def open_rewards(loaded: LoadedConfig, given: Sequence[AnyReward] | None) -> RewardSum:
@@ -182,65 +179,6 @@ def open_rewards(loaded: LoadedConfig, given: Sequence[AnyReward] | None) -> Rew
             )
         )
     return RewardSum.from_config(loaded.config.rewards, loaded.folder)
-
-
-def sampling_of(config: Config) -> Sampling:
-    """How the rollout draws."""
-    r = config.rollout
-    return Sampling(
-        max_completion_length=r.max_completion_length,
-        temperature=r.temperature,
-        top_p=r.top_p,
-        top_k=r.top_k,
-        min_p=r.min_p,
-        repetition_penalty=r.repetition_penalty,
-        stop=r.stop,
-        seed=r.seed,
-    )
-
-
-def eval_settings(assembly: Assembly) -> EvalSettings:
-    """How held-out rows are evaluated, with what pins the number."""
-    config = assembly.config
-    evaluation = config.eval
-    rollout = sampling_of(config)
-    seed = evaluation.seed if evaluation else 1234
-    return EvalSettings(
-        sampling=_with_stream(rollout, seed),
-        sampled=evaluation.sampled if evaluation else True,
-        num_generations=evaluation.num_generations if evaluation else 1,
-        batch_size=evaluation.batch_size if evaluation else 256,
-        metric=evaluation.metric if evaluation else None,
-        fixed={
-            "model": config.model.name,
-            "max_pixels": config.model.max_pixels,
-            "min_pixels": config.model.min_pixels,
-            "template": config.data.template.model_dump(),
-            "columns": config.data.columns.model_dump(),
-            "chat_template_kwargs": config.rollout.chat_template_kwargs,
-            "rewards": list(assembly.rewards.names),
-        },
-    )
-
-
-def _with_stream(sampling: Sampling, seed: int) -> Sampling:
-    return replace(sampling, seed=seed, stream="eval")
-
-
-def num_steps(config: Config, rows: int) -> int:
-    """Steps of the whole run: as said, or as many as the epochs take.
-
-    Raises:
-        ConfigError: Neither is said.
-    """
-    train = config.train
-    if train.num_steps is not None:
-        return train.num_steps
-    if train.num_epochs is not None:
-        return math.ceil(train.num_epochs * rows / train.prompts_per_step)
-    raise ConfigError(
-        explain("The length of the run is not said", where="train", fix="Set train.num_steps or train.num_epochs.")
-    )
 
 
 def open_feed(assembly: Assembly) -> PromptFeed:
@@ -266,7 +204,13 @@ def open_optimizer(assembly: Assembly, steps: int) -> Optimizer:
     )
 
 
-def assemble_loop(assembly: Assembly, feed: PromptFeed, optimizer: Optimizer, clock: Stopwatch, first: Any) -> Parts:
+def assemble_loop(
+    assembly: Assembly,
+    feed: PromptFeed,
+    optimizer: Optimizer,
+    clock: Stopwatch,
+    on_checked: Callable[[dict[str, float]], None],
+) -> Parts:
     """Tie the parts of the loop together.
 
     Args:
@@ -274,7 +218,7 @@ def assemble_loop(assembly: Assembly, feed: PromptFeed, optimizer: Optimizer, cl
         feed: Where prompts come from.
         optimizer: Over the policy's trainable weights.
         clock: Times every part.
-        first: Told the groups of the first rollout of this process.
+        on_checked: Told what the checks of the first step measured.
 
     Returns:
         The parts that :func:`mmgrpo.trainer.fit` needs.
@@ -301,6 +245,17 @@ def assemble_loop(assembly: Assembly, feed: PromptFeed, optimizer: Optimizer, cl
     def sync(version: int) -> None:
         assembly.engine.load_weights(assembly.policy.named_weights(), version)
 
+    def check(groups: Sequence[Group]) -> None:
+        on_checked(
+            check_first_step(
+                assembly.policy,
+                groups,
+                lambda sample: assembly.encode(sample, 0),
+                checks=config.checks,
+                temperature=config.rollout.temperature,
+            )
+        )
+
     return Parts(
         take=clock.timed("data", feed.take),
         generate=clock.timed("rollout", assembly.engine.generate),
@@ -308,42 +263,24 @@ def assemble_loop(assembly: Assembly, feed: PromptFeed, optimizer: Optimizer, cl
         pack=clock.timed("update", packed),
         update=clock.timed("update", learn),
         sync=clock.timed("sync", sync),
-        first_step=clock.timed("checks", first),
+        first_step=clock.timed("checks", check),
         prompts_per_step=config.train.prompts_per_step,
         num_generations=config.rollout.num_generations,
-        sampling=sampling_of(config),
+        sampling=sampling_of(config.rollout),
         loss=config.loss,
     )
 
 
-def first_step_checks(assembly: Assembly, groups: Sequence[Group]) -> dict[str, float]:
-    """Run the checks of the first step that are switched on.
-
-    Returns:
-        What they measured, by logged name.
+def open_warm_start(assembly: Assembly) -> Callable[[], list[tuple[Prompt, Tensor]]]:
+    """Give prompts and the tokens that the policy should write after them, end token included.
 
     Raises:
-        TrainingError: One failed.
+        DatasetError: There are no rows to imitate.
     """
-    checks, temperature = assembly.config.checks, assembly.config.rollout.temperature
-    policy = assembly.policy
-    found: dict[str, float] = {}
-    if checks.engine_logprobs:
-        found |= check_engine(policy, list(groups)[:8], temperature=temperature)
-    if checks.packed_equals_plain:
-        found |= check_packed(policy, groups[0], temperature=temperature)
-    pictured = next((g for g in groups if g.prompt.media), None)
-    if checks.picture_swap and pictured is not None:
-        found |= check_swap(policy, pictured, lambda s: assembly.encode(s, 0), temperature=temperature)
-    return found
-
-
-def warm_start_source(assembly: Assembly, on_bad: str = "error") -> Callable[[], list[tuple[Prompt, Tensor]]]:
-    """Prompts and the tokens that the policy should write after them, end token included."""
-    settings = assembly.config.warm_start
-    assert settings is not None
-    samples = open_samples(assembly.loaded, settings.data, None, needed="warm_start.data")
-    assert samples is not None
+    settings, samples = assembly.config.warm_start, assembly.warm_start
+    if settings is None or samples is None:
+        raise DatasetError(explain("There are no rows to imitate", where="warm_start.data"))
+    on_bad = assembly.config.data.on_bad_media
     feed = PromptFeed(samples, assembly.encode, seed=settings.seed, shuffle=True, on_bad_media=on_bad)
     tokenizer = assembly.policy.tokenizer
 
@@ -358,8 +295,3 @@ def warm_start_source(assembly: Assembly, on_bad: str = "error") -> Callable[[],
         return [(prompt, target(prompt)) for prompt in feed.take(settings.batch_size)]
 
     return take
-
-
-def watch_of(config: Config) -> Watch:
-    """The watch over figures of every step."""
-    return Watch(config.checks)

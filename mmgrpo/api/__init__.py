@@ -6,7 +6,7 @@ Everything here can be called from a script, a cell or a thread; the command lin
 from __future__ import annotations
 
 from mmgrpo.api.handle import Run
-from mmgrpo.api.life import train
 from mmgrpo.api.offline import evaluate, merge
+from mmgrpo.api.training import train
 
 __all__ = ["Run", "evaluate", "merge", "train"]

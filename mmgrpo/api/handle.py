@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mmgrpo.assemble import Assembly, eval_settings, sampling_of
+from mmgrpo.assemble import Assembly
 from mmgrpo.data.rows import rows_from_python
 from mmgrpo.data.samples import Samples
+from mmgrpo.errors import ConfigError, explain
 from mmgrpo.evaluate.report import Report, paired_gain
 from mmgrpo.evaluate.run import evaluate
+from mmgrpo.evaluate.settings import eval_settings
 from mmgrpo.observe.runfolder import RunFolder
 from mmgrpo.observe.sinks import read_rows
 from mmgrpo.policy.policy import Policy
+from mmgrpo.running.sizes import sampling_of
 from mmgrpo.types import Sample
 
 
@@ -49,31 +52,53 @@ class Run:
         """All logged rows, one mapping each; ``pandas.DataFrame(run.metrics())`` makes a table."""
         return read_rows(self.folder.metrics)
 
-    def evaluate(self, rows: Any = None, *, limit: int | None = None) -> Report:
+    def evaluate(
+        self, rows: Any = None, *, limit: int | None = None, on_rows: Callable[[int], None] | None = None
+    ) -> Report:
         """Evaluate the policy as it is now.
 
         Args:
             rows: Rows given in Python; None: the run's held-out rows.
-            limit: Use this many.
+            limit: Use this many; None: as ``eval.limit`` says.
+            on_rows: Told how many rows are done, batch by batch (each way of decoding counts).
 
         Returns:
             The report.
 
         Raises:
-            ValueError: The run has no held-out rows and none are given.
+            ConfigError: The run has no held-out rows and none are given.
+        """
+        report = evaluate(
+            self.assembly.engine,
+            self.assembly.rewards,
+            self.held_out(rows, limit=limit),
+            self.assembly.encode,
+            settings=eval_settings(
+                self.assembly.config,
+                sampling=sampling_of(self.assembly.config.rollout),
+                rewards=self.assembly.rewards.names,
+            ),
+            step=self.steps,
+            on_rows=on_rows,
+        )
+        self.assembly.engine.metrics()  # figures of these completions are no figures of the next step
+        return report
+
+    def held_out(self, rows: Any = None, *, limit: int | None = None) -> Sequence[Sample]:
+        """Give the samples that :meth:`evaluate` uses; arguments as there.
+
+        Raises:
+            ConfigError: The run has no held-out rows and none are given.
         """
         samples = self.assembly.eval if rows is None else self._samples(rows)
         if samples is None:
-            raise ValueError("The run has no held-out rows: pass rows, or set data.eval in the configuration.")
-        chosen = [samples[i] for i in range(min(limit or len(samples), len(samples)))]
-        return evaluate(
-            self.assembly.engine,
-            self.assembly.rewards,
-            chosen,
-            self.assembly.encode,
-            settings=eval_settings(self.assembly),
-            step=self.steps,
-        )
+            raise ConfigError(
+                explain("The run has no held-out rows", where="data.eval", fix="Pass rows, or set data.eval.")
+            )
+        section = self.assembly.config.eval
+        if limit is None and rows is None and section is not None:
+            limit = section.limit
+        return samples if limit is None or limit >= len(samples) else _First(samples, limit)
 
     def generate(
         self, sample: Sample | Mapping[str, Any], *, count: int = 1, temperature: float | None = None
@@ -92,15 +117,19 @@ class Run:
             sample = self._samples([dict(sample)])[0]
         if temperature is None:
             temperature = 0.0 if count == 1 else self.assembly.config.rollout.temperature
-        sampling = replace(sampling_of(self.assembly.config), temperature=temperature, stream="generate")
+        sampling = replace(sampling_of(self.assembly.config.rollout), temperature=temperature, stream="generate")
         group = self.assembly.engine.generate([self.assembly.encode(sample, 0)], [count], sampling)[0]
         return [c.text for c in group.completions]
 
     def samples(self) -> Samples:
         """The run's held-out samples, or its training samples where it has none."""
-        found = self.assembly.eval or self.assembly.train
+        found = self.assembly.train if self.assembly.eval is None else self.assembly.eval
         assert found is not None
         return found
+
+    def close(self) -> None:
+        """End worker processes of rewards; needed only where they must go before the run does."""
+        self.assembly.rewards.close()
 
     def improved(self) -> bool:
         """Whether greedy and sampled accuracy rose by more than two paired standard errors."""
@@ -133,3 +162,16 @@ class Run:
         return Samples(
             opened, columns=data.columns, template=data.template, allow_absolute_media=data.allow_absolute_media
         )
+
+
+class _First(Sequence[Sample]):
+    """The first samples, each made when it is asked for."""
+
+    def __init__(self, samples: Sequence[Sample], count: int) -> None:
+        self._samples, self._count = samples, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._samples[range(self._count)[index]] if isinstance(index, int) else list(self)[index]

@@ -5,127 +5,39 @@ The order of things, and what is said about them. What each does is elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import shlex
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
 
 from mmgrpo.api.handle import Run
 from mmgrpo.api.records import Records
-from mmgrpo.assemble import (
-    Assembly,
-    Given,
-    assemble,
-    assemble_loop,
-    eval_settings,
-    first_step_checks,
-    num_steps,
-    open_feed,
-    open_optimizer,
-    warm_start_source,
-    watch_of,
-)
-from mmgrpo.config.load import LoadedConfig, Overrides, load
+from mmgrpo.assemble import Assembly, assemble_loop, open_feed, open_optimizer, open_warm_start
+from mmgrpo.checks.watch import Watch
 from mmgrpo.config.schema import Config
 from mmgrpo.data.feed import PromptFeed
+from mmgrpo.errors import CheckpointError, explain
 from mmgrpo.evaluate.report import Report
-from mmgrpo.evaluate.run import evaluate
 from mmgrpo.observe.progress import Progress
-from mmgrpo.observe.runfolder import RunFolder, create_run_folder, newest_run_folder, open_run_folder
+from mmgrpo.observe.runfolder import RunFolder
 from mmgrpo.running.run import Every, Hooks
 from mmgrpo.running.run import Run as Steps
+from mmgrpo.running.sizes import num_steps
 from mmgrpo.running.stop import StopRequest
 from mmgrpo.train import checkpoint
 from mmgrpo.train.build import build_warm_start_optimizer, warm_start_settings
 from mmgrpo.train.optimizer import Optimizer
-from mmgrpo.train.random_streams import seed_everything
 from mmgrpo.train.supervised import warm_start
 from mmgrpo.train.whole import latest
-from mmgrpo.trainer import advantages, fit
-from mmgrpo.types import Group, ScoredGroup
+from mmgrpo.trainer import fit
 
 OnStep = Callable[[int, Mapping[str, float]], bool | None]
-
-
-def train(
-    config: str | Path | Config | None = None,
-    *,
-    rewards: Sequence[str | Callable[..., Any]] | None = None,
-    train_rows: Any = None,
-    eval_rows: Any = None,
-    on_step: OnStep | None = None,
-    resume: bool | str | Path = False,
-    overrides: Overrides = (),
-    console: Console | None = None,
-    **sections: Mapping[str, Any],
-) -> Run:
-    """Train a policy with GRPO, from a YAML, from Python, or from both.
-
-    Args:
-        config: A YAML file, a :class:`mmgrpo.Config`, or None when everything is given as sections.
-        rewards: Functions, classes or specs (``"rewards/format.py:think_answer"``) in place of the YAML's.
-        train_rows: A list of rows, a ``datasets.Dataset`` or rows opened before, in place of ``data.train``.
-        eval_rows: The same for ``data.eval``.
-        on_step: Called after each step with the number of steps done and the step's metrics; returning False stops
-            the run, and saves it.
-        resume: A run folder to continue, or True for the newest of this name.
-        overrides: ``["loss.beta=0.01"]`` or a mapping.
-        console: Where to print; default: standard error.
-        **sections: Overrides by section: ``train={"num_steps": 20}``.
-
-    Returns:
-        The finished (or stopped) run.
-
-    Raises:
-        MmgrpoError: See :mod:`mmgrpo.errors`; what was saved stays.
-
-    Example:
-        >>> run = train("examples/quickstart.yaml", train={"num_steps": 20})   # doctest: +SKIP
-        >>> run.metrics()[-1]["reward"]                                         # doctest: +SKIP
-    """
-    loaded, folder = _loaded(config, overrides, sections, resume)
-    given = Given(rewards=rewards, train_rows=train_rows, eval_rows=eval_rows)
-    observe = loaded.config.observe
-    progress = Progress(show=observe.progress, log_steps=observe.log_steps, console=console)
-    seed_everything(loaded.config.train.seed)
-    assembly = assemble(loaded, given)
-    start = latest(folder.checkpoints) if folder is not None else None
-    if folder is None:
-        folder = create_run_folder(loaded.config.train.output_dir, loaded.name)
-    life = _Life(assembly=assembly, folder=folder, progress=progress, on_step=on_step, checkpoint=start)
-    with progress:
-        return life.live()
-
-
-def _loaded(
-    config: str | Path | Config | None, overrides: Overrides, sections: Mapping[str, Any], resume: bool | str | Path
-) -> tuple[LoadedConfig, RunFolder | None]:
-    """Load the configuration; on resume that of the run folder, with the same overrides on top."""
-    if resume is False:
-        return _with_sections(config, overrides, sections, None), None
-    if resume is True:
-        loaded = _with_sections(config, overrides, sections, None)
-        folder = newest_run_folder(loaded.config.train.output_dir, loaded.name)
-    else:
-        folder = open_run_folder(resume)
-    loaded = _with_sections(folder.config, overrides, sections, folder.base_folder())
-    return replace(loaded, name=folder.path.name), folder
-
-
-def _with_sections(
-    config: str | Path | Config | None, overrides: Overrides, sections: Mapping[str, Any], folder: Path | None
-) -> LoadedConfig:
-    loaded = load(config, overrides, folder=folder)
-    if not sections:
-        return loaded
-    again = load(loaded.config, sections, folder=loaded.folder)
-    return replace(loaded, config=again.config)
+"""Gets the number of steps done and the step's metrics; returning False stops the run."""
 
 
 @dataclass(slots=True, kw_only=True)
-class _Life:
+class Life:
     """One run from start to end."""
 
     assembly: Assembly
@@ -133,124 +45,124 @@ class _Life:
     progress: Progress
     on_step: OnStep | None
     checkpoint: Path | None
-    """Where to resume from; None: a new run."""
+    """Where to go on; None: from the start."""
+    resumed: bool
+    """Whether the folder is that of an earlier start."""
+    in_python: bool
+    """Whether rewards or rows were given in Python."""
     before: Report | None = None
     after: Report | None = None
-    engine_metrics: dict[str, float] = field(default_factory=dict[str, float])
+    checked: dict[str, float] = field(default_factory=dict[str, float])
+    """What the checks of the first step measured, until it is logged."""
 
     @property
     def config(self) -> Config:
+        """The resolved configuration."""
         return self.assembly.config
 
     def live(self) -> Run:
-        """Warm start, evaluate, learn, evaluate, save."""
-        total = num_steps(self.config, len(self.assembly.train or ()))
+        """Warm start, evaluate, learn, evaluate, save; whatever happens, close what is open."""
         records = Records(self.folder, self.assembly, self.progress)
-        with StopRequest(max_seconds=self.config.train.max_seconds, on_signal=self.progress.say) as stop:
-            records.start(total, resumed=self.checkpoint is not None)
-            if self.checkpoint is None:
-                self._warm_start(records)
-                if self.config.loss.beta > 0:
-                    self.assembly.policy.fix_reference()
-            feed = open_feed(self.assembly)
-            optimizer = open_optimizer(self.assembly, total)
-            steps = self._steps(total, stop, records, feed, optimizer)
-            if self.checkpoint is None and self.config.eval and self.config.eval.at_start:
-                self.before = self._evaluate(0, records)
-            elif self.checkpoint is not None:
-                self.before = records.read_report(0)
-            self._learn(steps, records, feed, optimizer)
-            if self.config.eval and not steps.stopped:
-                self.after = self._evaluate(steps.done, records)
-                steps.note_best(self.after.metrics())
-            steps.save()
+        try:
+            with StopRequest(max_seconds=self.config.train.max_seconds, on_signal=self.progress.say) as stop:
+                steps = self._all(records, stop)
+        except BaseException as error:
+            self.assembly.rewards.close()
+            if isinstance(error, KeyboardInterrupt):
+                error.run_folder = self.folder.path  # type: ignore[attr-defined]  # where the caller may go on
+            elif latest(self.folder.checkpoints) is not None:
+                self.progress.say(f"The run has failed. When the cause is mended, go on: {self._again()}")
+            raise
+        finally:
+            records.close()
         run = Run(
             assembly=self.assembly, folder=self.folder, before=self.before, after=self.after, steps=steps.done,
             seconds=records.seconds, stopped=steps.stopped,
         )  # fmt: skip
         records.finish(run.facts(), before=self.before, after=self.after)
         if steps.stopped:
-            self.progress.say(f"Stopped by {steps.stopped} after step {steps.done} of {total}; it is saved.")
-            self.progress.say(f"Resume: mmgrpo train --resume {self.folder.path}")
-        self.assembly.rewards.close()
+            kept = "it is saved" if steps.saved is not None else "nothing is saved yet"
+            self.progress.say(f"Stopped by {steps.stopped} after step {steps.done} of {steps.num_steps}; {kept}.")
+            self.progress.say(f"Go on: {self._again()}")
         return run
 
-    def _learn(self, steps: Steps, records: Records, feed: PromptFeed, optimizer: Optimizer) -> None:
-        def first(groups: Sequence[Group]) -> None:
-            found = first_step_checks(self.assembly, groups)
-            self.engine_metrics.update(found)
-            records.say_checks(found)
+    def _again(self) -> str:
+        """Say how to resume."""
+        if self.in_python:
+            return f"mmgrpo.train(resume={str(self.folder.path)!r}, …) with the same rewards and rows"
+        return f"mmgrpo train --resume {shlex.quote(str(self.folder.path))}"
 
-        parts = assemble_loop(self.assembly, feed, optimizer, records.clock, first)
-        with self.progress.phase("GRPO", steps.num_steps, done=steps.done) as advance:
-            records.advance = advance
-            fit(parts, steps)
+    def _all(self, records: Records, stop: StopRequest) -> Steps:
+        """Do everything that a signal may stop."""
+        total = num_steps(self.config.train, len(self.assembly.train or ()) - len(self.assembly.left_out))
+        last = int(self.checkpoint.name.rsplit("-", 1)[-1]) if self.checkpoint else -1
+        records.start(total, last_step=last if self.resumed else None)
+        if self.checkpoint is None:
+            if not self._warm_start(stop):  # of half a warm start there is no checkpoint
+                nothing = Hooks(seconds=records.clock.read)
+                return Steps(num_steps=total, hooks=nothing, every=self._every(), stop=stop, stopped=stop.reason)
+            if self.config.loss.beta > 0:
+                self.assembly.policy.fix_reference()
+        feed, optimizer = open_feed(self.assembly), open_optimizer(self.assembly, total)
+        steps = self._steps(total, stop, records, feed, optimizer)
+        if steps.saved is None and self.config.warm_start and self.config.train.save_steps:
+            steps.save()
+        self._evaluate_before(steps, records)
+        self._learn(steps, records, feed, optimizer)
+        steps.save()
+        self._evaluate_after(steps, records, ended=last == total)
+        return steps
 
-    def _warm_start(self, records: Records) -> None:
+    def _warm_start(self, stop: StopRequest) -> bool:
+        """Imitate, if the configuration says so; False: it was stopped before its end."""
         settings = self.config.warm_start
         if settings is None:
-            return
+            return True
         policy = self.assembly.policy
-        unfrozen = policy.unfrozen() if settings.unfreeze else _nothing()
+        unfrozen = policy.unfrozen() if settings.unfreeze else nullcontext()
         with unfrozen, self.progress.phase("warm start", settings.num_steps, every=50) as advance:
-            optimizer = build_warm_start_optimizer(policy.trainable(), settings, self.config.train)
-            warm_start(
-                policy,
-                warm_start_source(self.assembly, self.config.data.on_bad_media),
-                settings=warm_start_settings(settings, check_finite=self.config.checks.finite),
-                optimizer=optimizer,
-                on_step=lambda step, metrics: advance(metrics),
-            )
 
-    def _evaluate(self, step: int, records: Records) -> Report:
-        assert self.config.eval is not None
-        samples = self.assembly.eval
-        assert samples is not None
-        limit = self.config.eval.limit
-        rows = samples if limit is None else [samples[i] for i in range(min(limit, len(samples)))]
-        ways = 2 if self.config.eval.sampled else 1
-        with self.progress.phase("evaluation", ways * len(rows), unit="row", every=0) as advance:
-            report = evaluate(
-                self.assembly.engine,
-                self.assembly.rewards,
-                rows,
-                self.assembly.encode,
-                settings=eval_settings(self.assembly),
-                step=step,
-                on_rows=lambda rows: advance({}, rows),
-            )
-        records.write_report(report)
-        return report
+            def on_step(step: int, metrics: Mapping[str, float]) -> None:
+                advance(metrics)
+                if stop.reason:
+                    raise _Halt
 
-    def _steps(self, total: int, stop: StopRequest, records: Records, feed: PromptFeed, optimizer: Optimizer) -> Steps:
-        """Build the run's state, or read it from the checkpoint."""
-        watch = watch_of(self.config)
-        every = Every(
+            try:
+                warm_start(
+                    policy,
+                    open_warm_start(self.assembly),
+                    settings=warm_start_settings(settings, check_finite=self.config.checks.finite),
+                    optimizer=build_warm_start_optimizer(policy.trainable(), settings, self.config.train),
+                    on_step=on_step,
+                )
+            except _Halt:
+                return False
+        return True
+
+    def _every(self) -> Every:
+        return Every(
             log=self.config.observe.log_steps,
             evaluate=self.config.eval.eval_steps if self.config.eval else 0,
             save=self.config.train.save_steps,
             best_metric=self.config.train.save_best,
         )
 
+    def _steps(self, total: int, stop: StopRequest, records: Records, feed: PromptFeed, optimizer: Optimizer) -> Steps:
+        """Build the run's state, or read it from the checkpoint."""
+        policy, rewards = self.assembly.policy, self.assembly.rewards
+        watch = Watch(self.config.checks, masks_truncated=self.config.loss.mask_truncated_completions)
+
         def figures() -> dict[str, float]:
-            once, self.engine_metrics = self.engine_metrics, {}
-            return {**self.assembly.engine.metrics(), **self.assembly.rewards.metrics(), **once}
+            checked, self.checked = self.checked, {}
+            return {**self.assembly.engine.metrics(), **rewards.metrics(), **checked}
 
         def save(done: int, best: int | None) -> None:
-            extras = {"watch": watch.state(), "rewards": self.assembly.rewards.state(), "run": steps.state()}
+            extras = {"watch": watch.state(), "rewards": rewards.state(), "run": steps.state()}
             progress = checkpoint.Progress(
                 step=done, policy_version=done, feed=dict(feed.state()), best_step=best, extras=extras
             )
-            checkpoint.save(
-                self.folder.checkpoints,
-                progress,
-                policy=self.assembly.policy,
-                optimizer=optimizer,
-                limit=self.config.train.save_total_limit,
-            )
-
-        def write_completions(step: int, scored: Sequence[ScoredGroup]) -> None:
-            records.completions.write(step, scored, [a.tolist() for a in advantages(scored, self.config.loss)])
+            limit = self.config.train.save_total_limit
+            checkpoint.save(self.folder.checkpoints, progress, policy=policy, optimizer=optimizer, limit=limit)
 
         hooks = Hooks(
             seconds=records.clock.read,
@@ -258,26 +170,75 @@ class _Life:
             watch=watch.look,
             log=records.log,
             show=records.show,
-            write_completions=write_completions,
+            write_completions=records.write_completions,
             evaluate=lambda step: self._evaluate(step, records).metrics(),
             save=save,
             on_step=self.on_step or (lambda step, metrics: None),
         )
-        steps = Steps(num_steps=total, hooks=hooks, every=every, stop=stop)
+        steps = Steps(num_steps=total, hooks=hooks, every=self._every(), stop=stop)
         if self.checkpoint is not None:
-            found = checkpoint.load(self.checkpoint, policy=self.assembly.policy, optimizer=optimizer)
+            found = checkpoint.load(self.checkpoint, policy=policy, optimizer=optimizer)
+            self._require_reference()
             feed.load_state(found.feed)
             watch.load_state(found.extras["watch"])
-            self.assembly.rewards.load_state(found.extras["rewards"])
+            rewards.load_state(found.extras["rewards"])
             steps.load_state(found.extras["run"])
             steps.done = steps.saved = found.step
             self.assembly.engine.load_weights((), found.policy_version)
         return steps
 
+    def _require_reference(self) -> None:
+        if self.config.loss.beta > 0 and self.assembly.policy.reference_state() is None:
+            raise CheckpointError(
+                explain(
+                    "The checkpoint holds no reference for the KL term",
+                    where=f"loss.beta {self.config.loss.beta:g}, {self.checkpoint}",
+                    fix="The run was started with loss.beta 0. Resume it so, or start a new run from its policy: "
+                    f"model.name={self.checkpoint}/policy",
+                )
+            )
 
-class _nothing:
-    def __enter__(self) -> None:
-        return None
+    def _learn(self, steps: Steps, records: Records, feed: PromptFeed, optimizer: Optimizer) -> None:
+        def on_checked(found: dict[str, float]) -> None:
+            self.checked = found
+            records.say_checks(found)
 
-    def __exit__(self, *error: object) -> None:
-        return None
+        parts = assemble_loop(self.assembly, feed, optimizer, records.clock, on_checked)
+        with self.progress.phase("GRPO", steps.num_steps, done=steps.done) as advance:
+            records.advance = advance
+            fit(parts, steps)
+
+    def _evaluate_before(self, steps: Steps, records: Records) -> None:
+        """Evaluate before the first step, or read what an earlier start found then."""
+        if self.checkpoint is not None:
+            self.before = records.read_report(0)
+        wanted = self.config.eval is not None and self.config.eval.at_start and steps.done == 0
+        if wanted and self.before is None and not steps.stop.reason:
+            self.before = self._evaluate(0, records)
+        if self.before is not None and steps.every.best_metric:
+            steps.best_of(self.before.metrics())  # a name that does not exist is told now, not after hours
+
+    def _evaluate_after(self, steps: Steps, records: Records, *, ended: bool) -> None:
+        """Evaluate after the last step, which is saved already; a resumed run that had ended reads its report."""
+        if self.config.eval is None or steps.stopped or steps.done == 0:
+            return
+        self.after = records.read_report(steps.done) if ended else None
+        if self.after is None:
+            self.after = self._evaluate(steps.done, records)
+            if steps.note_best(self.after.metrics()):
+                steps.save(again=True)
+
+    def _evaluate(self, step: int, records: Records) -> Report:
+        run = Run(
+            assembly=self.assembly, folder=self.folder, before=None, after=None, steps=step, seconds=0.0, stopped=None
+        )
+        rows = len(run.held_out())
+        ways = 2 if self.config.eval is None or self.config.eval.sampled else 1
+        with self.progress.phase("evaluation", ways * rows, unit="row", every=0) as advance:
+            report = run.evaluate(on_rows=lambda rows: advance({}, rows))
+        records.write_report(report)
+        return report
+
+
+class _Halt(Exception):
+    """Leaves the warm start."""

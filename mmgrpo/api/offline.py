@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,10 +10,12 @@ from typing import Any
 
 from rich.console import Console
 
+from mmgrpo.api.evaluations import evaluation_name, table_rows, write_evaluation
 from mmgrpo.api.handle import Run
-from mmgrpo.api.records import table_rows, write_evaluation
+from mmgrpo.api.quiet import quiet_bars
 from mmgrpo.assemble import Given, assemble
 from mmgrpo.config.load import LoadedConfig, Overrides, load
+from mmgrpo.config.paths import find_file
 from mmgrpo.evaluate.report import Report
 from mmgrpo.observe.progress import Progress
 from mmgrpo.observe.runfolder import RunFolder, create_run_folder
@@ -59,16 +62,20 @@ def evaluate(
     progress = Progress(show=loaded.config.observe.progress, console=console)
     seed_everything(loaded.config.train.seed)
     given = Given(rewards=rewards, eval_rows=None if isinstance(data, str | Path) else data)
-    assembly = assemble(loaded, given, training=False)
+    with quiet_bars():
+        assembly = assemble(loaded, given, training=False)
     folder = found.folder or create_run_folder(loaded.config.train.output_dir, loaded.name)
     run = Run(assembly=assembly, folder=folder, before=None, after=None, steps=found.step, seconds=0.0, stopped=None)
-    with progress:
-        report = run.evaluate(limit=limit)
-    write_evaluation(folder, report, name=f"eval_{report.settings['data_sha256'][:8]}_step_{found.step:06d}")
-    facts = {"model": loaded.config.model.name, "written to": str(folder.evaluations)}
+    try:
+        with progress:
+            report = run.evaluate(limit=limit)
+        name = f"eval_{report.settings['data_sha256'][:8]}_{evaluation_name(found.step)}"
+        write_evaluation(folder, report, name=name)
+    finally:
+        run.close()
+    facts = {"model": loaded.config.model.name, "written to": str(folder.evaluations / f"{name}.json")}
     progress.console.print(results_table(table_rows(report), title=f"{report.greedy.rows} held-out rows"))
     print_facts(progress.console, facts)
-    assembly.rewards.close()
     return report
 
 
@@ -102,20 +109,21 @@ class _Found:
 
 def _find(target: str | Path, config: str | Path | None) -> _Found:
     """Tell a run, or a checkpoint inside one, from a bare model."""
-    path = Path(target)
-    run = next((p for p in (path, *path.parents[:3]) if (p / "config.yaml").is_file()), None)
+    path = Path(target).expanduser()
+    inside = [path, *path.parents[:3]] if path.exists() else []
+    run = next((p for p in inside if (p / "config.yaml").is_file() and (p / "run.json").is_file()), None)
     if run is None:
         base = {"model": {"name": str(target)}, "rewards": [{"fn": DEFAULT_REWARD}], "eval": {}}
         return _Found(loaded=load(config, base=base), model={"name": str(target)}, folder=None, step=0)
     folder = RunFolder(run.absolute())
-    policy = find_policy_folder(path)
+    policy = find_policy_folder(path.absolute())
     settings = settings_of(policy).model_dump(include={"name", "tune", "lora", "sizes", "seed"})
-    name = policy.parent.name
+    step = re.fullmatch(r"step-(\d+)", policy.parent.name)
     return _Found(
         loaded=load(folder.config, folder=folder.base_folder()),
         model=settings | {"revision": None},
         folder=folder,
-        step=int(name.removeprefix("step-")) if name.startswith("step-") else 0,
+        step=int(step[1]) if step else 0,
     )
 
 
@@ -123,10 +131,30 @@ def _overridden(found: _Found, data: Any, overrides: Overrides) -> LoadedConfig:
     """Lay weights, rows and overrides over the configuration, in this order."""
     layers: list[Overrides] = [{"model": dict(found.model)}]
     if isinstance(data, str | Path):
-        named = str(data).endswith((".yaml", ".yml"))
-        layers.append({"data": {"config": str(data)} if named else {"eval": {"path": str(data)}}})
+        layers.append({"data": _data_layer(data)})
     layers += [overrides] if overrides else []
     loaded = found.loaded
     for layer in layers:
         loaded = replace(loaded, config=load(loaded.config, layer, folder=loaded.folder).config)
     return loaded
+
+
+def _data_layer(data: str | Path) -> dict[str, Any]:
+    """Keys of ``data:`` that choose other rows: those of a file of ``datasets_configs/``, or a path."""
+    if Path(data).suffix.lower() not in (".yaml", ".yml"):
+        # what the user names starts from the working folder, not from where the run's YAML was
+        return {"eval": {"path": str(Path(data).absolute()) if Path(data).exists() else str(data)}}
+    named = find_file(data, what="data file").absolute()
+    base = {"model": {"name": "tiny:none"}}  # only its rows are looked at
+    chosen = load(None, {"data.config": str(named)}, base=base, folder=named.parent).config.data
+    layer = chosen.model_dump(exclude_unset=True, exclude={"config", "train"})
+    if "columns" in layer:  # the run's own columns are those of other rows
+        layer["columns"] = chosen.columns.model_dump()
+    eval_rows = layer.get("eval")
+    if eval_rows and "path" in eval_rows:
+        eval_rows["path"] = _from(named.parent, eval_rows["path"])
+    return {"eval": None, **layer}
+
+
+def _from(folder: Path, path: str) -> str:
+    return str(folder / path) if (folder / path).exists() else path

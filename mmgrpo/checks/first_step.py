@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mmgrpo.config.observe import Checks
 from mmgrpo.errors import TrainingError, explain
 from mmgrpo.policy.families.record import part_of
 from mmgrpo.policy.parts import bare_name
@@ -39,6 +40,10 @@ HALF = Bounds(max_logprob=float("inf"), mean_logprob=0.02, gradient=0.25)
 """bfloat16 and float16: single tokens may differ by rounding, their mean may not."""
 
 
+ENGINE_GROUPS = 8
+"""Groups whose log-probs are compared with the engine's."""
+
+
 def bounds_of(dtype: torch.dtype) -> Bounds:
     """Bounds for a policy of this dtype."""
     return HALF if dtype in (torch.bfloat16, torch.float16) else FLOAT32
@@ -51,6 +56,45 @@ def batch_of(groups: Sequence[Group]) -> Batch:
             Segment(prompt=g.prompt, completions=g.completions, advantages=(0.0,) * len(g.completions)) for g in groups
         )
     )
+
+
+def check_first_step(
+    policy: Policy,
+    groups: Sequence[Group],
+    encode: Callable[[Sample], Prompt],
+    *,
+    checks: Checks,
+    temperature: float,
+) -> dict[str, float]:
+    """Run the checks of the first step that are switched on.
+
+    Args:
+        policy: The trainer's side.
+        groups: Freshly written by the engine under the same weights.
+        encode: The run's own processor.
+        checks: Which are on.
+        temperature: Of the rollout.
+
+    Returns:
+        What they measured, by logged name.
+
+    Raises:
+        TrainingError: One failed.
+    """
+    found: dict[str, float] = {}
+    if checks.engine_logprobs:
+        found |= check_engine(policy, list(groups)[:ENGINE_GROUPS], temperature=temperature)
+    telling = max(groups, key=_telling)
+    if checks.packed_equals_plain:
+        found |= check_packed(policy, telling, temperature=temperature)
+    if checks.picture_swap:
+        found |= check_swap(policy, telling, encode, temperature=temperature)
+    return found
+
+
+def _telling(group: Group) -> tuple[bool, int]:
+    """Prefer a group with media, and of those the one with the most tokens after the first of each completion."""
+    return bool(group.prompt.media), sum(len(c.token_ids) - 1 for c in group.completions)
 
 
 def check_engine(policy: Policy, groups: Sequence[Group], *, temperature: float) -> dict[str, float]:
@@ -110,8 +154,9 @@ def check_packed(policy: Policy, group: Group, *, temperature: float) -> dict[st
         sums = [s if g is None else s + g for s, g in zip(sums, found, strict=True)]
         plain.append(row.detach())
     bounds = bounds_of(policy.dtype)
-    fix = "Set model.layout: rows and report this model; do not train on it packed."
-    what = "The packed forward does not equal plain rows"
+    packs = policy.module.layout == "packed"
+    fix = "Set model.layout: rows and report this model; do not train on it packed." if packs else "Report this model."
+    what = f"The {'packed forward' if packs else 'forward in rows'} does not equal plain rows"
     sample = group.prompt.sample
     metrics = _require_close(
         "packed_equals_plain", packed.detach() - torch.cat(plain), bounds, sample=sample, what=what, fix=fix
@@ -176,18 +221,24 @@ def check_swap(
 
 
 def swapped(medium: Decoded) -> Media:
-    """Another medium of the same kind and size: colours inverted and upside down, or played backwards and negated."""
-    import numpy as np
-    from PIL import ImageOps
+    """Another medium of the same kind and size: coloured noise, the film backwards in false colours, other sound.
 
+    A picture in plain grey is nearly its own negative, so pictures are not inverted but replaced by noise.
+    """
+    import numpy as np
+    from PIL import Image
+
+    random = np.random.default_rng(0)
     data: Any = medium.data
     if medium.kind == "image":
-        data = ImageOps.flip(ImageOps.invert(data))
+        blocks = random.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+        data = Image.fromarray(blocks).resize(data.size, Image.Resampling.NEAREST)
     elif medium.kind == "video":
-        data = np.ascontiguousarray(255 - data[::-1, ::-1])
+        noise = random.integers(0, 256, (len(data), 1, 1, 3), dtype=np.uint8)
+        data = np.ascontiguousarray(data[::-1, ::-1] ^ noise)
     else:
         # quiet speech may be near silence: add noise of a fixed seed, at the loudness of speech
-        data = (data[::-1] + 0.1 * np.random.default_rng(0).standard_normal(len(data))).astype(np.float32)
+        data = (data[::-1] + 0.1 * random.standard_normal(len(data))).astype(np.float32)
     return Media(kind=medium.kind, source=data, rate=medium.rate, name=f"another {medium.kind}")
 
 

@@ -26,6 +26,8 @@ class RowResult:
     """Share of completions whose metric reward is at least 1; None where it does not apply."""
     well_formed: float
     """Share of completions in which an answer can be read."""
+    correct_well_formed: float
+    """Share of completions that are both."""
     length: float
     """Mean tokens of a completion."""
     truncated: float
@@ -43,7 +45,7 @@ class Score:
     format_rate: float
     """Mean of ``well_formed``, 0 to 1."""
     accuracy_well_formed: float
-    """Accuracy among well-formed answers, 0 to 1."""
+    """Share of the well-formed completions that are correct, 0 to 1; 0 where none is well-formed."""
     rewards: Mapping[str, float]
     """Mean of each reward where it applies."""
     length: float
@@ -66,7 +68,7 @@ class Report:
     greedy_rows: tuple[RowResult, ...]
     sampled_rows: tuple[RowResult, ...]
     settings: Mapping[str, Any]
-    """Prompt template, sampling, pixel limits, metric, seed, data fingerprint: what a repetition needs."""
+    """Prompt template, sampling, pixel limits, metric, rewards, seed, data hash: what a repetition needs."""
     seconds: float
 
     def metrics(self) -> dict[str, float]:
@@ -112,18 +114,17 @@ def score_rows(rows: Sequence[RowResult]) -> Score:
     judged = [r for r in rows if r.correct is not None]
     formed = sum(r.well_formed for r in judged)
     names = dict.fromkeys(name for r in rows for name in r.rewards)
-    answers = sorted({r.answer for r in judged}, key=_natural)
+    by_answer: dict[str, list[float]] = {}
+    for row in judged:
+        by_answer.setdefault(row.answer, []).append(row.correct or 0.0)
     return Score(
         accuracy=_mean([r.correct for r in judged if r.correct is not None]),
         format_rate=_mean([r.well_formed for r in rows]),
-        accuracy_well_formed=sum(r.correct or 0.0 for r in judged) / formed if formed else 0.0,
+        accuracy_well_formed=sum(r.correct_well_formed for r in judged) / formed if formed else 0.0,
         rewards={n: _mean([v for r in rows for v in r.rewards.get(n, ()) if v is not None]) for n in names},
         length=_mean([r.length for r in rows]),
         truncated=_mean([r.truncated for r in rows]),
-        by_answer={
-            a: (_mean([r.correct or 0.0 for r in judged if r.answer == a]), sum(r.answer == a for r in judged))
-            for a in answers
-        },
+        by_answer={a: (_mean(by_answer[a]), len(by_answer[a])) for a in sorted(by_answer, key=_natural)},
         rows=len(rows),
     )
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from mmgrpo.contracts import Engine
 from mmgrpo.errors import ConfigError, explain
 from mmgrpo.evaluate.report import Report, RowResult, score_rows
+from mmgrpo.evaluate.settings import EvalSettings, settings_report
 from mmgrpo.reward.answers import read_answer
 from mmgrpo.types import Group, Prompt, Sample, Sampling, ScoredGroup
 
@@ -26,24 +27,6 @@ class Scores(Protocol):
     def score(self, groups: Sequence[Group], *, step: int = 0, training: bool = True) -> list[ScoredGroup]:
         """Score every completion."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvalSettings:
-    """How an evaluation decodes and judges."""
-
-    sampling: Sampling
-    """Of the sampled evaluation; the greedy one uses the same with temperature 0."""
-    sampled: bool
-    """Evaluate sampled completions, too."""
-    num_generations: int
-    """Sampled completions per row."""
-    batch_size: int
-    """Prompts at once."""
-    metric: str | None
-    """The reward that counts as accuracy; None: the first."""
-    fixed: Mapping[str, Any]
-    """What else pins the number: template, pixel limits, model; saved with the report."""
 
 
 def evaluate(
@@ -74,32 +57,44 @@ def evaluate(
         ConfigError: The metric names no reward.
     """
     start = time.perf_counter()
-    metric = _metric(settings.metric, rewards.names)
-    greedy_sampling = replace(settings.sampling, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0)
-    ways = [(greedy_sampling, 1)]
-    if settings.sampled:
-        ways.append((settings.sampling, settings.num_generations))
+    metric = choose_metric(settings.metric, rewards.names)
+    ways = _ways(settings)
     results: list[list[RowResult]] = [[] for _ in ways]
+    digest = hashlib.sha256()
     for batch in _batches(samples, settings.batch_size):
         prompts = [encode(sample, place) for place, sample in batch]
+        for prompt in prompts:
+            _add(digest, prompt)
         for (sampling, count), rows in zip(ways, results, strict=True):
             groups = engine.generate(prompts, [count] * len(prompts), sampling)
             rows += [_row(s, metric) for s in rewards.score(groups, step=step, training=False)]
             if on_rows is not None:
                 on_rows(len(prompts))
-    sampled = results[1] if settings.sampled else []
+    greedy, sampled = (*results, [])[:2]
     return Report(
         step=step,
-        greedy=score_rows(results[0]),
+        greedy=score_rows(greedy),
         sampled=score_rows(sampled) if sampled else None,
-        greedy_rows=tuple(results[0]),
+        greedy_rows=tuple(greedy),
         sampled_rows=tuple(sampled),
-        settings=_settings(settings, metric, samples),
+        settings=settings_report(settings, metric=metric, rows=len(samples), data_sha256=digest.hexdigest()),
         seconds=time.perf_counter() - start,
     )
 
 
-def _metric(asked: str | None, names: Sequence[str]) -> str:
+def choose_metric(asked: str | None, names: Sequence[str]) -> str:
+    """Choose the reward that counts as accuracy.
+
+    Args:
+        asked: ``eval.metric``; None: the first reward.
+        names: All rewards.
+
+    Returns:
+        Its name.
+
+    Raises:
+        ConfigError: The metric names no reward.
+    """
     if asked is None:
         return names[0]
     if asked not in names:
@@ -109,6 +104,13 @@ def _metric(asked: str | None, names: Sequence[str]) -> str:
     return asked
 
 
+def _ways(settings: EvalSettings) -> list[tuple[Sampling, int]]:
+    """Ways of decoding, and completions of each row."""
+    greedy = replace(settings.sampling, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0)
+    sampled = [(settings.sampling, settings.num_generations)] if settings.sampled else []
+    return [(greedy, 1), *sampled]
+
+
 def _batches(samples: Sequence[Sample], size: int) -> Iterator[list[tuple[int, Sample]]]:
     for start in range(0, len(samples), size):
         yield [(i, samples[i]) for i in range(start, min(start + size, len(samples)))]
@@ -116,16 +118,19 @@ def _batches(samples: Sequence[Sample], size: int) -> Iterator[list[tuple[int, S
 
 def _row(scored: ScoredGroup, metric: str) -> RowResult:
     group = scored.group
-    judged = [v for v in scored.rewards[metric].tolist() if v == v]  # NaN: does not apply
+    values = scored.rewards[metric].tolist()
+    judged = [v for v in values if v == v]  # NaN: does not apply
     texts = tuple(c.text for c in group.completions)
     count = len(group.completions)
+    formed = [read_answer(group.prompt.prefill + text) is not None for text in texts]
     return RowResult(
         id=group.prompt.sample.id,
         answer=truth_text(group.prompt.sample.answer),
         texts=texts,
         rewards={n: tuple(None if v != v else v for v in t.tolist()) for n, t in scored.rewards.items()},
         correct=sum(v >= 1.0 for v in judged) / len(judged) if judged else None,
-        well_formed=sum(read_answer(group.prompt.prefill + text) is not None for text in texts) / count,
+        well_formed=sum(formed) / count,
+        correct_well_formed=sum(v >= 1.0 and f for v, f in zip(values, formed, strict=True)) / count,
         length=sum(len(c.token_ids) for c in group.completions) / count,
         truncated=sum(c.finish_reason == "length" for c in group.completions) / count,
         media=tuple(m.name for m in group.prompt.media),
@@ -139,23 +144,11 @@ def truth_text(answer: Any) -> str:
     return (inner if inner is not None else text).strip()
 
 
-def _settings(settings: EvalSettings, metric: str, samples: Sequence[Sample]) -> dict[str, Any]:
-    digest = hashlib.sha256()
-    for sample in samples:
-        digest.update(repr((sample.id, str(sample.answer))).encode("utf-8", "surrogatepass"))
-    s = settings.sampling
-    return {
-        **settings.fixed,
-        "metric": metric,
-        "rows": len(samples),
-        "data_sha256": digest.hexdigest(),
-        "max_completion_length": s.max_completion_length,
-        "temperature": s.temperature,
-        "top_p": s.top_p,
-        "top_k": s.top_k,
-        "min_p": s.min_p,
-        "repetition_penalty": s.repetition_penalty,
-        "stop": list(s.stop),
-        "seed": s.seed,
-        "num_generations": settings.num_generations if settings.sampled else 0,
-    }
+def _add(digest: Any, prompt: Prompt) -> None:
+    """Add what was asked, what was shown and what is true: another word, pixel or truth is another hash."""
+    sample = prompt.sample
+    digest.update(repr((sample.id, str(sample.answer), prompt.text)).encode("utf-8", "surrogatepass"))
+    for medium in prompt.media:
+        data = medium.data
+        digest.update(repr((medium.kind, medium.rate, getattr(data, "size", None))).encode())
+        digest.update(data.tobytes())

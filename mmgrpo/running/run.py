@@ -1,7 +1,7 @@
 """The run: which step is next, and what happens when one is done.
 
-After each step, in this order: figures, watching, logging, evaluation, checkpoint, callback. Everything that it does
-is handed to it; it imports no engine, no policy and no evaluation.
+After each step, in this order: figures, watching, completions, logging, evaluation, checkpoint, callback. Everything
+that it does is handed to it; it imports no engine, no policy and no evaluation.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mmgrpo.errors import ConfigError, explain
 from mmgrpo.running.figures import step_figures
 from mmgrpo.running.stop import StopRequest
 from mmgrpo.types import ScoredGroup, UpdateStats
-
-Advantages = Sequence[Sequence[float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +33,7 @@ class Hooks:
     write_completions: Callable[[int, Sequence[ScoredGroup]], None] = lambda step, scored: None
     """Writes a sample of completions."""
     evaluate: Callable[[int], Mapping[str, float]] = lambda step: {}
-    """Evaluates held-out rows; returns metrics."""
+    """Evaluates held-out rows, writes a row of metrics of its own, and returns them."""
     save: Callable[[int, int | None], None] = lambda step, best: None
     """Writes a checkpoint: steps done, and which of them is the best."""
     on_step: Callable[[int, Mapping[str, float]], bool | None] = lambda step, metrics: None
@@ -94,26 +93,58 @@ class Run:
         hooks.watch(scored, metrics)
         if _due(self.done, every.log) or self.done == self.num_steps:
             hooks.write_completions(self.done, scored)
-        if _due(self.done, every.evaluate) and self.done < self.num_steps:
-            metrics.update(hooks.evaluate(self.done))
-            self.note_best(metrics)
         hooks.log(self.done, metrics)
         hooks.show(metrics)
+        if _due(self.done, every.evaluate) and self.done < self.num_steps:
+            found = hooks.evaluate(self.done)
+            self.note_best(found)
+            metrics |= found
         self.last = metrics
         if _due(self.done, every.save) or self.best_step == self.done:
             self.save()
-        if hooks.on_step(self.done, metrics) is False:
+        if hooks.on_step(self.done, metrics) is False and self.done < self.num_steps:
             self.stopped = "the on_step callback"
 
-    def note_best(self, metrics: Mapping[str, float]) -> None:
-        """Remember the step if the chosen eval metric is higher than ever."""
-        value = metrics.get(self.every.best_metric) if self.every.best_metric else None
-        if value is not None and (self.best_value is None or value > self.best_value):
-            self.best_value, self.best_step = value, self.done
+    def note_best(self, metrics: Mapping[str, float]) -> bool:
+        """Remember the step if the chosen eval metric is higher than ever.
 
-    def save(self) -> None:
-        """Write a checkpoint of the steps done so far, unless it is written already."""
-        if self.saved != self.done:
+        Args:
+            metrics: Of an evaluation of the policy as it is now.
+
+        Returns:
+            Whether it is the best so far.
+
+        Raises:
+            ConfigError: The evaluation has no such metric.
+        """
+        if self.every.best_metric is None:
+            return False
+        value = self.best_of(metrics)
+        if self.best_value is not None and value <= self.best_value:
+            return False
+        self.best_value, self.best_step = value, self.done
+        return True
+
+    def best_of(self, metrics: Mapping[str, float]) -> float:
+        """Read the metric that chooses the best checkpoint.
+
+        Raises:
+            ConfigError: The evaluation has no such metric.
+        """
+        name = str(self.every.best_metric)
+        if name not in metrics:
+            raise ConfigError(
+                explain("There is no such eval metric", where="train.save_best", got=name, expected=", ".join(metrics))
+            )
+        return metrics[name]
+
+    def save(self, *, again: bool = False) -> None:
+        """Write a checkpoint of the steps done so far, unless it is written already.
+
+        Args:
+            again: Write it in any case: what is known of the step has changed.
+        """
+        if again or self.saved != self.done:
             self.hooks.save(self.done, self.best_step)
             self.saved = self.done
 

@@ -5,12 +5,16 @@ Signals can only be caught in the main thread; elsewhere (a notebook's worker, a
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 import time
 from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
+
+STOPPING = "Stopping after this step, then saving. Press Ctrl-C again to stop at once."
+"""Said at the first signal."""
 
 
 class StopRequest:
@@ -47,7 +51,8 @@ class StopRequest:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            # None: a handler that was not installed from Python, and cannot be put back from here
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._before.clear()
 
     @property
@@ -64,4 +69,6 @@ class StopRequest:
             raise KeyboardInterrupt
         self._signal = signal.Signals(number).name
         if self._on_signal is not None:
-            self._on_signal("Stopping after this step, then saving. Press Ctrl-C again to stop at once.")
+            # a signal may come in the middle of a line that is being printed, and printing does not nest
+            with contextlib.suppress(RuntimeError):
+                self._on_signal(STOPPING)

@@ -1,0 +1,75 @@
+"""The one call that trains: from a YAML, from Python, or from both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from mmgrpo.api.begin import begin
+from mmgrpo.api.handle import Run
+from mmgrpo.api.life import Life, OnStep
+from mmgrpo.api.quiet import quiet_bars
+from mmgrpo.assemble import Given, assemble
+from mmgrpo.config.load import Overrides
+from mmgrpo.config.schema import Config
+from mmgrpo.observe.progress import Progress
+from mmgrpo.observe.runfolder import create_run_folder
+from mmgrpo.train.random_streams import seed_everything
+from mmgrpo.train.whole import latest
+
+
+def train(
+    config: str | Path | Config | None = None,
+    *,
+    rewards: Sequence[str | Callable[..., Any]] | None = None,
+    train_rows: Any = None,
+    eval_rows: Any = None,
+    on_step: OnStep | None = None,
+    resume: bool | str | Path = False,
+    overrides: Overrides = (),
+    console: Console | None = None,
+    **sections: Any,
+) -> Run:
+    """Train a policy with GRPO, from a YAML, from Python, or from both.
+
+    Args:
+        config: A YAML file, a :class:`mmgrpo.Config`, or None when everything is given as sections.
+        rewards: Functions, classes or specs (``"rewards/format.py:think_answer"``) in place of the YAML's.
+        train_rows: A list of rows, a ``datasets.Dataset`` or rows opened before, in place of ``data.train``.
+        eval_rows: The same for ``data.eval``.
+        on_step: Called after each step with the number of steps done and the step's metrics; returning False stops
+            the run, and saves it.
+        resume: A run folder to continue, or True for the newest of this name. Its own configuration counts.
+        overrides: ``["loss.beta=0.01"]`` or a mapping.
+        console: Where to print; default: standard error.
+        **sections: Overrides by section: ``train={"num_steps": 20}``.
+
+    Returns:
+        The finished (or stopped) run.
+
+    Raises:
+        MmgrpoError: See :mod:`mmgrpo.errors`; what was saved stays.
+
+    Example:
+        >>> run = train("examples/quickstart.yaml", train={"num_steps": 20})   # doctest: +SKIP
+        >>> run.metrics()[-1]["reward"]                                         # doctest: +SKIP
+    """
+    loaded, folder = begin(config, overrides, sections, resume)
+    given = Given(rewards=rewards, train_rows=train_rows, eval_rows=eval_rows)
+    observe = loaded.config.observe
+    progress = Progress(show=observe.progress, log_steps=observe.log_steps, console=console)
+    seed_everything(loaded.config.train.seed)
+    resumed = folder is not None
+    start = latest(folder.checkpoints) if folder is not None else None
+    with quiet_bars():
+        assembly = assemble(loaded, given, fresh=start is None)
+        folder = folder or create_run_folder(loaded.config.train.output_dir, loaded.name)
+        life = Life(
+            assembly=assembly, folder=folder, progress=progress, on_step=on_step, checkpoint=start, resumed=resumed,
+            in_python=any(v is not None for v in (rewards, train_rows, eval_rows)),
+        )  # fmt: skip
+        with progress:
+            return life.live()

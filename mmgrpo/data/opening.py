@@ -1,0 +1,86 @@
+"""The rows of a run: those given in Python, else those that the configuration names; every medium read once.
+
+Gets the function that verifies a medium as an argument and knows no decoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mmgrpo.config.data import Data, Source
+from mmgrpo.data.check import check_media
+from mmgrpo.data.rows import open_rows, rows_from_python
+from mmgrpo.data.samples import Samples
+from mmgrpo.errors import ConfigError, explain
+from mmgrpo.types import Media
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """The rows of a run."""
+
+    train: Samples | None
+    """Rows to learn from; None where only evaluation was asked for."""
+    eval: Samples | None
+    """Held-out rows; None where there are none."""
+    warm_start: Samples | None
+    """Rows to imitate; None where there is no warm start (any more)."""
+
+
+def open_samples(data: Data, source: Source | None, given: Any = None, *, base: Path, needed: str) -> Samples | None:
+    """Open rows of Python or of the configuration.
+
+    Args:
+        data: Columns, template and seed.
+        source: Where the configuration says the rows are.
+        given: Rows given in Python; they win.
+        base: Folder that relative paths start from.
+        needed: The key that must name rows; empty where they may be absent.
+
+    Returns:
+        The samples; None where there are none and none are needed.
+
+    Raises:
+        ConfigError: They are needed and there are none.
+        DatasetError: They cannot be read.
+    """
+    if given is not None:
+        rows = rows_from_python(given, base=base)
+    elif source is not None:
+        rows = open_rows(source, base=base, seed=data.seed)
+    elif needed:
+        raise ConfigError(
+            explain(
+                "There are no rows",
+                where=needed,
+                fix=f"Add {needed}.path (or {needed}.synthetic) to the YAML, or hand rows over in Python.",
+            )
+        )
+    else:
+        return None
+    return Samples(rows, columns=data.columns, template=data.template, allow_absolute_media=data.allow_absolute_media)
+
+
+def verify_media(data: Data, opened: Opened, verify: Callable[[Media], None]) -> frozenset[int]:
+    """Read every medium to learn from or to evaluate on once, before anything is loaded or trained.
+
+    Args:
+        data: What to do with a medium that cannot be read.
+        opened: The rows.
+        verify: Raises MediaError where a medium cannot be read.
+
+    Returns:
+        Training rows to leave out, under ``data.on_bad_media: skip``.
+
+    Raises:
+        MediaError: A medium cannot be read: under ``error``, or of a held-out row, where leaving it out would change
+            what is measured.
+    """
+    if opened.eval is not None:
+        check_media(opened.eval, verify, on_bad_media="error")
+    if opened.train is None:
+        return frozenset()
+    return frozenset(check_media(opened.train, verify, on_bad_media=data.on_bad_media).left_out)

@@ -1,0 +1,52 @@
+"""What follows from the configuration alone: how long a run is, and how its completions are drawn.
+
+Knows the configuration; no rows, no engine.
+"""
+
+from __future__ import annotations
+
+import math
+
+from mmgrpo.config.learn import Rollout, Train
+from mmgrpo.errors import ConfigError, explain
+from mmgrpo.types import Sampling
+
+
+def num_steps(train: Train, rows: int) -> int:
+    """Steps of the whole run: as said, or as many as the epochs take.
+
+    Args:
+        train: The ``train:`` section.
+        rows: Training rows that can be read.
+
+    Returns:
+        Steps; the last one of an epoch that does not divide evenly goes on into the next epoch.
+
+    Raises:
+        ConfigError: Neither is said.
+
+    Example:
+        >>> num_steps(Train(num_epochs=2, prompts_per_step=8), rows=10)
+        3
+    """
+    if train.num_steps is not None:
+        return train.num_steps
+    if train.num_epochs is not None:
+        return math.ceil(train.num_epochs * rows / train.prompts_per_step)
+    raise ConfigError(
+        explain("The length of the run is not said", where="train", fix="Set train.num_steps or train.num_epochs.")
+    )
+
+
+def sampling_of(rollout: Rollout) -> Sampling:
+    """How the rollout draws completions."""
+    return Sampling(
+        max_completion_length=rollout.max_completion_length,
+        temperature=rollout.temperature,
+        top_p=rollout.top_p,
+        top_k=rollout.top_k,
+        min_p=rollout.min_p,
+        repetition_penalty=rollout.repetition_penalty,
+        stop=rollout.stop,
+        seed=rollout.seed,
+    )
