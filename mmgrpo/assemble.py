@@ -22,7 +22,7 @@ from mmgrpo.data.samples import Samples
 from mmgrpo.data.templates import fill
 from mmgrpo.errors import ConfigError, DatasetError, explain
 from mmgrpo.evaluate.run import choose_metric
-from mmgrpo.media.decode import verify
+from mmgrpo.media.adapters import Adapters, built_in
 from mmgrpo.media.prompts import PromptBuilder
 from mmgrpo.policy.policy import Policy, load_policy
 from mmgrpo.reward.score import AnyReward, RewardSum
@@ -98,7 +98,7 @@ def assemble(loaded: LoadedConfig, given: Given, *, training: bool = True, fresh
         if samples is not None:
             rewards.check_columns([*samples[0].extras, "answer"])
     check_choices(config, rewards.names)
-    left_out = verify_media(config.data, opened, verify)
+    left_out = verify_media(config.data, opened, Adapters(built_in(config.data)).verify)
     policy = load_policy(config.model)
     policy.module.check_media = config.checks.media_count
     return Assembly(
@@ -139,7 +139,8 @@ def open_processor(config: Config, policy: Policy) -> PromptBuilder:
         facts=policy.facts,
         chat_template_kwargs=config.rollout.chat_template_kwargs,
         max_prompt_tokens=config.data.max_prompt_tokens,
-        background=config.data.background,
+        adapters=Adapters(built_in(config.data, processor=policy.processor)),
+        clip_sound=config.data.video.sound,
     )
 
 

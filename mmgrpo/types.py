@@ -43,7 +43,9 @@ class Decoded:
     data: Any
     """An RGB PIL picture, float32 ``[samples]`` mono (audio), or uint8 ``[frames, height, width, 3]`` (video)."""
     rate: float | None = None
-    """Hz (audio) or frames per second (video); None for pictures."""
+    """Hz (audio) or frames per second of the frames that are here (video); None for pictures."""
+    times: tuple[float, ...] = ()
+    """When each frame of a video was shown, in seconds from its first; empty for pictures and audio."""
     name: str = ""
     """As in :class:`Media`."""
 

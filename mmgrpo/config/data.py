@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from mmgrpo.config.base import Float, Int, Section
+from mmgrpo.config.media import AudioLimits, ImageLimits, MediaAdapter, VideoLimits
 
 
 class Files(Section):
@@ -119,7 +120,15 @@ class Data(Section):
     max_prompt_tokens: Int | None = Field(default=None, ge=1)
     """Longer prompts are refused with their sizes; nothing is ever cut. None: no limit."""
     background: tuple[Int, Int, Int] = (255, 255, 255)
-    """Colour (red, green, blue) under transparent pixels."""
+    """Colour (red, green, blue) under transparent pixels, and around pictures that are padded."""
+    image: ImageLimits = ImageLimits()
+    """Which shapes of pictures are taken."""
+    audio: AudioLimits = AudioLimits()
+    """How long sounds may be."""
+    video: VideoLimits = VideoLimits()
+    """Which frames of a clip are taken, and how large."""
+    adapters: tuple[MediaAdapter, ...] = ()
+    """Plug-ins for other sensors; each is asked, in order, before the built-in readers."""
     shuffle: bool = True
     """Draw the rows of each epoch in a new order."""
     seed: Int = Field(default=0, ge=0)

@@ -92,6 +92,41 @@ def array_to_image(array: Any, *, name: str) -> Image.Image:
     return Image.fromarray(np.ascontiguousarray(_gray_bytes(values, name)))
 
 
+def array_to_frames(array: Any, *, name: str) -> NDArray[np.uint8]:
+    """Turn an array into the frames of a clip; values are scaled as those of pictures, all frames alike.
+
+    Args:
+        array: ``[frames, H, W]``, ``[frames, H, W, 1 | 3]`` or ``[frames, 1 | 3, H, W]``; numpy or torch.
+        name: How messages call the clip.
+
+    Returns:
+        ``[frames, H, W, 3]``.
+
+    Raises:
+        MediaError: Another shape, another type, or values for which there is no rule.
+
+    Example:
+        >>> array_to_frames(np.zeros((4, 3, 20, 30)), name="black").shape
+        (4, 20, 30, 3)
+    """
+    values = np.asarray(array.detach().cpu() if hasattr(array, "detach") else array)
+    if values.ndim == 3:
+        values = values[..., None]
+    if values.ndim == 4 and values.shape[-1] not in (1, 3) and values.shape[1] in (1, 3):
+        values = np.moveaxis(values, 1, -1)
+    if values.ndim != 4 or values.shape[-1] not in (1, 3) or 0 in values.shape:
+        raise MediaError(
+            explain(
+                "An array is not a clip",
+                where=name,
+                expected="[frames, H, W], [frames, H, W, 1 | 3] or [frames, 1 | 3, H, W]",
+                got=f"shape {list(values.shape)}",
+            )
+        )
+    frames = _gray_bytes(values, name)
+    return np.ascontiguousarray(frames if values.shape[-1] == 3 else np.repeat(frames, 3, axis=-1))
+
+
 def _gray_bytes(values: NDArray[Any], name: str) -> NDArray[np.uint8]:
     """Scale values of any type to 0..255, by the table above; the number of channels does not matter."""
     kind = values.dtype

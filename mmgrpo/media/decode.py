@@ -1,14 +1,14 @@
-"""One medium, as a row names it, to the one object that processor, engine, trainer and rewards share.
+"""One medium to the one object that processor, engine, trainer and rewards share, by the rules that stand by default.
 
-Chooses the decoder by kind; each kind has a file of its own.
+A run has an :class:`~mmgrpo.media.adapters.Adapters` of its own, with its own limits and plug-ins; these two functions
+are for a single file, in a notebook or a test.
 """
 
 from __future__ import annotations
 
-from mmgrpo.errors import MediaError, explain
+from mmgrpo.media.adapters import Adapters, built_in
 from mmgrpo.media.color import Color
-from mmgrpo.media.image import MAX_PIXELS_DECODED, read_image, verify_image
-from mmgrpo.media.sources import load
+from mmgrpo.media.image import MAX_PIXELS_DECODED
 from mmgrpo.types import Decoded, Media
 
 
@@ -19,7 +19,7 @@ def decode(
 
     Args:
         media: Kind and source. A source is a path, a ``file://`` or ``data:`` address, base64, bytes, a
-            ``{"bytes", "path"}`` dictionary, an array or a Pillow picture.
+            ``{"bytes", "path"}`` dictionary, an array, a Pillow picture, or for clips a list of frames.
         background: Colour under transparent pixels of a picture.
         max_pixels_decoded: Larger pictures are refused before decoding, in pixels.
 
@@ -34,12 +34,7 @@ def decode(
         >>> decode(Media(kind="image", source=np.zeros((2, 3), np.uint8), name="dark")).data.size
         (3, 2)
     """
-    _check_kind(media)
-    source = load(media.source, name=media.name or "a picture")
-    image = read_image(
-        source, name=media.name or "a picture", background=background, max_pixels_decoded=max_pixels_decoded
-    )
-    return Decoded(kind=media.kind, data=image, name=media.name)
+    return _adapters(background, max_pixels_decoded).decode(media)
 
 
 def verify(media: Media, *, max_pixels_decoded: int = MAX_PIXELS_DECODED) -> None:
@@ -52,11 +47,8 @@ def verify(media: Media, *, max_pixels_decoded: int = MAX_PIXELS_DECODED) -> Non
     Raises:
         MediaError: It cannot be read; the message names it.
     """
-    _check_kind(media)
-    name = media.name or "a picture"
-    verify_image(load(media.source, name=name), name=name, max_pixels_decoded=max_pixels_decoded)
+    _adapters((255, 255, 255), max_pixels_decoded).verify(media)
 
 
-def _check_kind(media: Media) -> None:
-    if media.kind != "image":
-        raise MediaError(explain(f"There is no decoder for {media.kind}", where=media.name, expected="image"))
+def _adapters(background: Color, max_pixels_decoded: int) -> Adapters:
+    return Adapters(built_in(background=background, max_pixels_decoded=max_pixels_decoded))

@@ -24,7 +24,7 @@ MAX_PIXELS_DECODED = 89_478_485
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "AVIF", "BMP", "DIB", "TIFF", "ICO", "PPM", "TGA", "JPEG2000", "PCX", "QOI")
 """Formats that are read; those that would start other programs (EPS, PDF) are not among them."""
 
-_FAULTS = (
+FAULTS = (
     OSError, SyntaxError, ValueError, EOFError, TypeError, KeyError, IndexError, OverflowError, ZeroDivisionError,
     MemoryError, RuntimeError, struct.error, zlib.error, Image.DecompressionBombError, Image.DecompressionBombWarning,
 )  # fmt: skip
@@ -49,7 +49,7 @@ def read_image(
         MediaError: Not a picture, damaged, too large, or of values without a rule.
     """
     if isinstance(source, bytes):
-        with _opened(source, name) as image:
+        with open_image(source, name=name) as image:
             return _upright(image, name, background, max_pixels_decoded)
     if isinstance(source, Image.Image):
         return _upright(source, name, background, max_pixels_decoded)
@@ -78,7 +78,7 @@ def verify_image(source: Any, *, name: str, max_pixels_decoded: int = MAX_PIXELS
     """
     if not isinstance(source, bytes):
         return
-    with _opened(source, name) as image:
+    with open_image(source, name=name) as image:
         _check_size(image, name, max_pixels_decoded)
         if image.format == "JPEG":
             image.draft("RGB", (max(1, image.width // 8), max(1, image.height // 8)))  # all bytes, fewer pixels
@@ -91,7 +91,16 @@ def _readable() -> tuple[str, ...]:
     return tuple(name for name in FORMATS if name in Image.OPEN)
 
 
-def _opened(data: bytes, name: str) -> Image.Image:
+def open_image(data: bytes, *, name: str) -> Image.Image:
+    """Open a picture or an animation, without decoding it; close it with ``with``.
+
+    Args:
+        data: Encoded bytes.
+        name: How messages call it.
+
+    Raises:
+        MediaError: Not of a format that is read.
+    """
     try:
         return Image.open(io.BytesIO(data), formats=_readable())
     except UnidentifiedImageError as error:
@@ -103,7 +112,7 @@ def _opened(data: bytes, name: str) -> Image.Image:
                 got=f"{len(data)} bytes that begin with {data[:12]!r}" if data else "no bytes",
             )
         ) from error
-    except _FAULTS as error:
+    except FAULTS as error:
         raise MediaError(_damaged(name, error)) from error
 
 
@@ -113,14 +122,14 @@ def _upright(image: Image.Image, name: str, background: Color, limit: int) -> Im
     _load(image, name)
     try:
         turned = ImageOps.exif_transpose(image)
-    except _FAULTS as error:
+    except FAULTS as error:
         warnings.warn(f"{name}: the EXIF data are damaged ({error}); the picture is used unturned.", stacklevel=4)
         turned = image
     try:
         return to_rgb(turned, background=background, name=name)
     except MediaError:
         raise
-    except _FAULTS as error:
+    except FAULTS as error:
         raise MediaError(_damaged(name, error)) from error
 
 
@@ -146,7 +155,7 @@ def _warn_of_frames(image: Image.Image, name: str) -> None:
         return
     try:
         frames = getattr(image, "n_frames", 1)
-    except _FAULTS as error:
+    except FAULTS as error:
         raise MediaError(_damaged(name, error)) from error
     if frames > 1:
         warnings.warn(
@@ -158,7 +167,7 @@ def _warn_of_frames(image: Image.Image, name: str) -> None:
 def _load(image: Image.Image, name: str) -> None:
     try:
         image.load()
-    except _FAULTS as error:
+    except FAULTS as error:
         raise MediaError(_damaged(name, error)) from error
 
 

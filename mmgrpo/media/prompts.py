@@ -13,8 +13,9 @@ from torch import Tensor
 
 from mmgrpo.contracts import FamilyFacts
 from mmgrpo.errors import ProcessorError, explain
-from mmgrpo.media.color import Color
-from mmgrpo.media.decode import decode
+from mmgrpo.media.adapters import Adapters, built_in
+from mmgrpo.media.inputs import processor_inputs, size_of
+from mmgrpo.media.sound import with_sound
 from mmgrpo.media.template import prefill_of, render
 from mmgrpo.types import Decoded, Prompt, Sample
 
@@ -32,7 +33,8 @@ class PromptBuilder:
         facts: FamilyFacts,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         max_prompt_tokens: int | None = None,
-        background: Sequence[int] = (255, 255, 255),
+        adapters: Adapters | None = None,
+        clip_sound: bool = False,
         end_token_ids: Iterable[int] | None = None,
     ) -> None:
         """Keep what all prompts share.
@@ -42,15 +44,16 @@ class PromptBuilder:
             facts: What the family reads, and which tokens stand for media.
             chat_template_kwargs: Handed to the chat template.
             max_prompt_tokens: Longer prompts are refused, in tokens with placeholders expanded; None: no limit.
-            background: Colour under transparent pixels.
+            adapters: Who reads the media; default: the built-in readers at the processor's own rates and sizes.
+            clip_sound: Put the sound of each clip after it, for families that read audio.
             end_token_ids: Tokens that end an answer; default: the tokenizer's end and padding tokens.
         """
         self._processor, self._facts = processor, facts
         self._tokenizer = getattr(processor, "tokenizer", processor)
         self._template_kwargs = dict(chat_template_kwargs or {})
         self._limit = max_prompt_tokens
-        red, green, blue = background
-        self._background: Color = (red, green, blue)
+        self.adapters = adapters or Adapters(built_in(processor=processor))
+        self._clip_sound = clip_sound
         own = (self._tokenizer.eos_token_id, self._tokenizer.pad_token_id)
         self._ends = frozenset(i for i in (own if end_token_ids is None else end_token_ids) if i is not None)
 
@@ -62,14 +65,17 @@ class PromptBuilder:
             occurrence: How many prompts the run had drawn before this one.
 
         Returns:
-            The prompt, with the very media objects that the processor saw.
+            The prompt, with the very media objects that the processor saw. Under ``clip_sound`` its sample holds
+            the sounds too, so that media and placeholders match.
 
         Raises:
             MediaError: A medium cannot be read.
             ProcessorError: No template, too long, or placeholders that do not match the media.
         """
+        if self._clip_sound:
+            sample = with_sound(sample)
         self._check_kinds(sample)
-        media = tuple(decode(medium, background=self._background) for medium in sample.media)
+        media = tuple(self.adapters.decode(medium) for medium in sample.media)
         text = render(self._processor, sample.messages, self._template_kwargs, sample_id=sample.id)
         self._check_placeholders(text, sample)
         output = self._process(text, media, sample.id)
@@ -107,7 +113,7 @@ class PromptBuilder:
                         f"{self._facts.name} does not read {_NOUNS[medium.kind][1]}",
                         where=f"sample {sample.id}, {medium.name}",
                         expected=", ".join(sorted(self._facts.kinds)) or "text alone",
-                        fix="Choose another model, or set data.columns.image: null.",
+                        fix=f"Choose another model, or leave {_NOUNS[medium.kind][1]} out of the rows.",
                     )
                 )
 
@@ -116,14 +122,18 @@ class PromptBuilder:
         for kind in _NOUNS:
             token = getattr(self._processor, f"{kind}_token", None)
             expected = sum(medium.kind == kind for medium in sample.media)
-            if isinstance(token, str) and token and text.count(token) > expected:
+            got = text.count(token) if isinstance(token, str) and token else 0
+            if got and got != expected:  # none at all: the template writes another token, and the ids are checked
+                fault = f"more {kind} placeholders than" if got > expected else f"fewer {kind} placeholders than"
                 raise ProcessorError(
                     explain(
-                        f"The prompt has more {kind} placeholders than {_NOUNS[kind][1]}",
+                        f"The prompt has {fault} {_NOUNS[kind][1]}",
                         where=f"sample {sample.id}",
                         expected=f"{expected} times {token}",
-                        got=f"{text.count(token)} times",
-                        fix=f"Remove {token} from the row's text.",
+                        got=f"{got} times",
+                        fix=f"Remove {token} from the row's text."
+                        if got > expected
+                        else "Use a chat template that writes a placeholder for every medium.",
                     )
                 )
 
@@ -132,13 +142,11 @@ class PromptBuilder:
         bos = self._tokenizer.bos_token
         if self._tokenizer is self._processor or (bos and text.startswith(bos)):
             kwargs["add_special_tokens"] = False  # the template wrote them
-        images = [medium.data for medium in media if medium.kind == "image"]
-        if images:
-            kwargs["images"] = images
+        kwargs |= processor_inputs(media, self._processor)
         try:
             return self._processor(text=[text], **kwargs)
-        except (ValueError, IndexError, KeyError, TypeError, RuntimeError) as error:
-            sizes = ", ".join(f"{image.width} x {image.height}" for image in images) or "no pictures"
+        except (ValueError, IndexError, KeyError, TypeError, RuntimeError, StopIteration) as error:
+            sizes = ", ".join(map(size_of, media)) or "no media"
             raise ProcessorError(
                 explain(
                     "The processor refuses the prompt",
@@ -165,9 +173,15 @@ class PromptBuilder:
                     f"A prompt is too long: prompt needs {len(token_ids)} tokens, limit is {self._limit}"
                     + self._shares(counts, sample),
                     where=f"sample {sample.id}",
-                    fix="Raise data.max_prompt_tokens, or lower model.max_pixels. Prompts are never cut.",
+                    fix=f"Raise data.max_prompt_tokens, or lower {self._knobs(sample)}. Prompts are never cut.",
                 )
             )
+
+    def _knobs(self, sample: Sample) -> str:
+        """Name the keys that make a prompt of these media shorter."""
+        keys = {"image": "model.max_pixels", "video": "data.video", "audio": "data.audio.max_seconds"}
+        found = [key for kind, key in keys.items() if any(medium.kind == kind for medium in sample.media)]
+        return " or ".join(found) or "the length of the text"
 
     def _shares(self, counts: Mapping[str, int], sample: Sample) -> str:
         parts = []

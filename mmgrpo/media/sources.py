@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, unquote_to_bytes, urlsplit
@@ -36,15 +36,32 @@ def load(source: Any, *, name: str) -> Any:
         >>> load("data:text/plain;base64,aGVsbG8=", name="a greeting")
         b'hello'
     """
+    found = find(source, name=name)
+    return _file(found, name) if isinstance(found, Path) else found
+
+
+def find(source: Any, *, name: str) -> Any:
+    """Find what a medium's source stands for, and leave files unread: clips may be larger than memory.
+
+    Args:
+        source: As for :func:`load`.
+        name: How messages call the medium.
+
+    Returns:
+        A path, bytes, or the array or picture that was given.
+
+    Raises:
+        MediaError: Malformed, or on the network.
+
+    Example:
+        >>> find({"path": "a.mp4", "bytes": None}, name="a clip")
+        PosixPath('a.mp4')
+    """
     if isinstance(source, bytes | bytearray | memoryview):
         return bytes(source)
     if isinstance(source, Mapping):
-        return load(_held(source, name), name=name)
-    if isinstance(source, Path):
-        return _file(source, name)
-    if isinstance(source, str):
-        return _text(source, name)
-    return source
+        return find(_held(source, name), name=name)
+    return _text(source, name) if isinstance(source, str) else source
 
 
 def _held(source: Mapping[str, Any], name: str) -> Any:
@@ -61,12 +78,12 @@ def _held(source: Mapping[str, Any], name: str) -> Any:
     )
 
 
-def _text(source: str, name: str) -> bytes:
+def _text(source: str, name: str) -> bytes | Path:
     scheme = source[:6].lower()
     if scheme.startswith("data:"):
         return _data_address(source, name)
     if scheme.startswith("file:"):
-        return _file(Path(unquote(urlsplit(source).path)), name)
+        return Path(unquote(urlsplit(source).path))
     if scheme.startswith(("http:", "https:")):
         raise MediaError(
             explain(
@@ -75,7 +92,7 @@ def _text(source: str, name: str) -> bytes:
         )
     if _BASE64.fullmatch(source) and not _is_file(source):
         return _base64(source, name)
-    return _file(Path(source), name)
+    return Path(source)
 
 
 def _is_file(source: str) -> bool:
@@ -100,9 +117,30 @@ def _base64(text: str, name: str) -> bytes:
         raise MediaError(explain("Base64 text is malformed", where=name, got=str(error))) from error
 
 
+def require_file(path: Path, *, name: str) -> Path:
+    """Check that a file can be opened.
+
+    Args:
+        path: The file.
+        name: How messages call the medium.
+
+    Returns:
+        The path.
+
+    Raises:
+        MediaError: It does not exist or may not be read.
+    """
+    _reading(path, lambda: path.open("rb").close(), name)
+    return path
+
+
 def _file(path: Path, name: str) -> bytes:
+    return _reading(path, path.read_bytes, name)
+
+
+def _reading(path: Path, read: Callable[[], Any], name: str) -> Any:
     try:
-        return path.read_bytes()
+        return read()
     except FileNotFoundError as error:
         raise MediaError(
             explain(

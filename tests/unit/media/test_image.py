@@ -267,8 +267,8 @@ def test_other_types_are_refused():
         read(3)
     with pytest.raises(MediaError, match="no medium"):
         read({"url": "x"})
-    with pytest.raises(MediaError, match="no decoder for video"):
-        decode(Media(kind="video", source="x.mp4", name="x"))
+    with pytest.raises(MediaError, match="No adapter reads this smell"):
+        decode(Media(kind="smell", source="x.png", name="x"))
 
 
 @pytest.mark.parametrize("address", ["http://example.com/a.png", "HTTPS://example.com/a.png"])

@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 
 from mmgrpo.errors import MediaError, ProcessorError
+from mmgrpo.media.adapters import Adapters, built_in
 from mmgrpo.media.prompts import PromptBuilder
 from mmgrpo.media.template import prefill_of
 from mmgrpo.policy.families.registry import Facts, family_of
@@ -233,7 +234,7 @@ def test_template_arguments_reach_the_template(tiny):
 
 def test_transparent_pictures_stand_on_the_background(builder):
     clear = Media(kind="image", source=Image.new("RGBA", (56, 56), (0, 0, 0, 0)), name="clear")
-    prompt = builder(background=(10, 20, 30)).encode(ask("?", clear))
+    prompt = builder(adapters=Adapters(built_in(background=(10, 20, 30)))).encode(ask("?", clear))
     assert np.asarray(prompt.media[0].data)[5, 5].tolist() == [10, 20, 30]
 
 

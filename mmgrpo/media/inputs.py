@@ -1,0 +1,119 @@
+"""Decoded media as the processor takes them: the last step of the contract, one argument per kind.
+
+Knows the arguments that transformers' processors share, and no model family.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mmgrpo.errors import ProcessorError, explain
+from mmgrpo.types import Decoded
+
+_TICKS = 1_000_000
+"""Clips are described on a clock of microseconds, so that frames of any rate keep their true times."""
+
+
+def processor_inputs(media: Sequence[Decoded], processor: Any) -> dict[str, Any]:
+    """Make the processor's media arguments.
+
+    Args:
+        media: All media of a prompt, in order.
+        processor: The loaded processor.
+
+    Returns:
+        ``images``, ``audio`` and ``videos`` with what goes with them; empty for a prompt without media.
+
+    Raises:
+        ProcessorError: Clips of different rates, for a processor that takes one rate.
+
+    Example:
+        >>> processor_inputs([], None)
+        {}
+    """
+    inputs: dict[str, Any] = {}
+    images = [medium.data for medium in media if medium.kind == "image"]
+    sounds = [medium for medium in media if medium.kind == "audio"]
+    clips = [medium for medium in media if medium.kind == "video"]
+    if images:
+        inputs["images"] = images
+    if sounds:
+        inputs["audio"] = [sound.data for sound in sounds]
+        inputs["sampling_rate"] = int(sounds[0].rate or 0)
+    if clips:
+        inputs |= _clip_inputs(clips, processor)
+    return inputs
+
+
+def _clip_inputs(clips: Sequence[Decoded], processor: Any) -> dict[str, Any]:
+    """Hand frames over as they are: they were chosen here, so the processor must not choose again."""
+    inputs: dict[str, Any] = {
+        "videos": [clip.data for clip in clips],
+        "video_metadata": [metadata_of(clip) for clip in clips],
+        "do_sample_frames": False,
+    }
+    if hasattr(getattr(processor, "video_processor", None), "cap_pixels_per_frame"):
+        inputs["cap_pixels_per_frame"] = False  # sizes were limited here, and are saved with the processor
+    rates = {clip.rate for clip in clips}
+    reads_metadata = (getattr(processor, "videos_kwargs", None) or {}).get("return_metadata", False)
+    if not reads_metadata:
+        if len(rates) > 1:
+            raise ProcessorError(
+                explain(
+                    f"{type(processor).__name__} takes one frame rate for all clips of a prompt",
+                    where=", ".join(clip.name for clip in clips),
+                    got=", ".join(f"{rate:g}" for rate in sorted(r or 0 for r in rates)) + " frames per second",
+                    fix="Give one clip per row, or clips of one length.",
+                )
+            )
+        inputs["fps"] = rates.pop()
+    return inputs
+
+
+def metadata_of(clip: Decoded) -> Mapping[str, Any]:
+    """Describe a clip on a clock of microseconds: its length, and when each frame is shown.
+
+    Args:
+        clip: A decoded clip.
+
+    Returns:
+        What transformers calls video metadata: frame numbers over ``fps`` are seconds, and the number of frames over
+        ``total_num_frames`` times ``fps`` is the rate.
+
+    Example:
+        >>> import numpy as np
+        >>> two = Decoded(kind="video", data=np.zeros((2, 4, 6, 3), np.uint8), rate=0.5, times=(0.0, 1.5))
+        >>> metadata_of(two)["frames_indices"], metadata_of(two)["total_num_frames"]
+        ([0, 1500000], 4000000)
+    """
+    count, height, width = clip.data.shape[:3]
+    rate = clip.rate or 1.0
+    times = clip.times or tuple(i / rate for i in range(count))
+    return {
+        "total_num_frames": round(count / rate * _TICKS),
+        "fps": float(_TICKS),
+        "width": width,
+        "height": height,
+        "duration": count / rate,
+        "frames_indices": [round(moment * _TICKS) for moment in times],
+    }
+
+
+def size_of(medium: Decoded) -> str:
+    """Say how large a medium is, for messages.
+
+    Args:
+        medium: A decoded medium.
+
+    Example:
+        >>> import numpy as np
+        >>> size_of(Decoded(kind="audio", data=np.zeros(8000, np.float32), rate=16000.0))
+        'a sound of 0.50 s'
+    """
+    if medium.kind == "image":
+        return f"{medium.data.width} x {medium.data.height}"
+    if medium.kind == "audio":
+        return f"a sound of {len(medium.data) / (medium.rate or 1):.2f} s"
+    count, height, width = medium.data.shape[:3]
+    return f"{count} frames of {width} x {height}"

@@ -1,0 +1,180 @@
+"""Encoded sounds to samples: soundfile for wav, flac, ogg, opus and mp3, PyAV for everything else.
+
+That is m4a, aac, and the sound of a clip. Neither library is imported before the first sound. A file that ends before
+its header says so is refused where the format tells (wav, flac); mp3 and ogg streams do not say how long they are.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from mmgrpo.errors import MediaError, explain
+from mmgrpo.media.mix import MOST_CHANNELS, Samples, check_rate
+
+MAX_SECONDS_DECODED = 3600.0
+"""Longer sounds are refused whatever the limits: an hour at 48 kHz is 0.7 GB of samples."""
+_BLOCK = 1 << 18
+_UNKNOWN_SIZES = (0, 0x7FFFF000)
+_FAULTS = (OSError, ValueError, RuntimeError, EOFError, MemoryError, OverflowError, TypeError, IndexError)
+"""What the libraries raise on damaged files; PyAV's errors are ValueErrors or OSErrors."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wave:
+    """A sound as it was stored."""
+
+    samples: Samples
+    """``[channels, n]``."""
+    rate: int
+    """Hz."""
+
+
+def read_sound_file(source: bytes | Path, *, name: str, max_seconds: float) -> Wave:
+    """Decode a sound file.
+
+    Args:
+        source: Encoded bytes, or a file.
+        name: How messages call the sound.
+        max_seconds: A longer sound is refused before it fills the memory.
+
+    Returns:
+        All of its samples.
+
+    Raises:
+        MediaError: Not a sound, damaged, cut off or too long; or no library that reads it is installed.
+    """
+    limit = min(max_seconds, MAX_SECONDS_DECODED)
+    wave = _by_soundfile(source, name, limit)
+    wave = wave or _by_av(source, name, limit)
+    if wave.samples.shape[1] == 0:
+        raise MediaError(explain("A sound is empty", where=name))
+    return wave
+
+
+def _by_soundfile(source: bytes | Path, name: str, limit: float) -> Wave | None:
+    """Read with soundfile; None where it is not installed or does not know the format."""
+    try:
+        import soundfile
+    except ImportError:
+        return None
+    with _opened(source) as raw:
+        try:
+            file = soundfile.SoundFile(raw)
+        except (soundfile.LibsndfileError, *_FAULTS):
+            return None
+        with file:
+            rate = check_rate(file.samplerate, name=name)
+            if file.channels > MOST_CHANNELS:
+                raise MediaError(explain("A sound has too many channels", where=name, got=str(file.channels)))
+            known = 0 < file.frames < 2**62
+            if known:
+                check_seconds(file.frames / rate, limit, name=name)
+            try:
+                samples = np.concatenate(list(_blocks(file, rate, limit, name)) or [np.zeros((0, 1), np.float32)])
+            except soundfile.LibsndfileError as error:
+                raise MediaError(_damaged(name, str(error))) from error
+            short = known and len(samples) < file.frames and file.format == "FLAC"
+        if short or _wav_is_cut(raw):
+            raise MediaError(_damaged(name, "it ends before its header says so"))
+    return Wave(samples=np.ascontiguousarray(samples.T), rate=rate)
+
+
+def _blocks(file: Any, rate: int, limit: float, name: str) -> Iterator[Samples]:
+    total = 0
+    while len(block := file.read(_BLOCK, dtype="float32", always_2d=True)):
+        total += len(block)
+        check_seconds(total / rate, limit, name=name)
+        yield block
+
+
+def _by_av(source: bytes | Path, name: str, limit: float) -> Wave:
+    try:
+        import av
+    except ImportError as error:
+        fix = "Run: pip install 'mmgrpo[audio,video]'"
+        raise MediaError(explain("No library that reads this sound is installed", where=name, fix=fix)) from error
+    try:
+        with av.open(io.BytesIO(source) if isinstance(source, bytes) else str(source)) as container:
+            if not container.streams.audio:
+                raise MediaError(explain("A file holds no sound", where=name))
+            stream = container.streams.audio[0]
+            rate = check_rate(stream.rate, name=name)
+            planar = av.AudioResampler(format="fltp", layout=stream.layout, rate=rate)
+            parts: list[Samples] = []
+            total = 0
+            for frame in container.decode(stream):
+                for part in planar.resample(frame):
+                    parts.append(part.to_ndarray())
+                    total += part.samples
+                    check_seconds(total / rate, limit, name=name)
+            parts += [part.to_ndarray() for part in planar.resample(None)]
+    except MediaError:
+        raise
+    except _FAULTS as error:
+        raise MediaError(
+            explain(
+                "This is not a sound that can be read",
+                where=name,
+                expected="an undamaged wav, flac, mp3, ogg, opus, m4a or aac file",
+                got=f"{type(error).__name__}: {error}",
+            )
+        ) from error
+    return Wave(samples=np.concatenate(parts, axis=1) if parts else np.zeros((1, 0), np.float32), rate=rate)
+
+
+def check_seconds(seconds: float, limit: float, *, name: str) -> None:
+    """Refuse a sound that is longer than ``limit`` seconds.
+
+    Args:
+        seconds: How long it is, or how much of it was read so far.
+        limit: In seconds.
+        name: How messages call the sound.
+
+    Raises:
+        MediaError: It is longer.
+    """
+    if seconds > limit + 1e-6:
+        raise MediaError(
+            explain(
+                "A sound is too long",
+                where=name,
+                expected=f"at most {limit:g} seconds",
+                got=f"{seconds:.2f} seconds or more",
+                fix="Cut the file, or raise data.audio.max_seconds as far as the model reads. Sounds are never cut.",
+            )
+        )
+
+
+def _opened(source: bytes | Path) -> BinaryIO:
+    return io.BytesIO(source) if isinstance(source, bytes) else source.open("rb")
+
+
+def _wav_is_cut(file: BinaryIO) -> bool:
+    """Tell whether a wav file ends inside its data; files written as a stream, of unknown size, do not say."""
+    end = file.seek(0, io.SEEK_END)
+    file.seek(0)
+    head = file.read(12)
+    if head[:4] != b"RIFF" or head[8:] != b"WAVE":
+        return False
+    while len(chunk := file.read(8)) == 8:
+        size = struct.unpack("<I", chunk[4:])[0]
+        if chunk[:4] == b"data":
+            return _UNKNOWN_SIZES[0] < size < _UNKNOWN_SIZES[1] and file.tell() + size > end
+        file.seek(size + size % 2, io.SEEK_CUR)
+    return False
+
+
+def _damaged(name: str, got: str) -> str:
+    return explain(
+        "A sound is damaged",
+        where=name,
+        got=got,
+        fix="Replace the file, or set data.on_bad_media: skip to leave such rows out.",
+    )
