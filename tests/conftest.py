@@ -42,35 +42,43 @@ def sharpen(policy):
             elif "embed_tokens" in name or "lm_head" in name:
                 parameter.mul_(6.0)
             elif parameter.ndim > 1:
-                parameter.mul_(4.0 if part_of(policy.family, bare_name(name)) == "language" else 2.0)
+                parameter.mul_(4 / 3 if part_of(policy.family, bare_name(name)) == "language" else 2 / 3)
     return policy
 
 
 @pytest.fixture
 def make_prompt():
     """Make a prompt through the policy's own processor, from text and decoded media."""
-    from mmgrpo.types import Decoded, Prompt, Sample
+    from mmgrpo.types import Media, Sample
 
     def build(policy, text="How many items?", *, images=(), audios=(), videos=(), occurrence=0, sample_id="a"):
-        media = {"image": list(images), "audio": list(audios), "video": list(videos)}
-        content = [{"type": kind} for kind, items in media.items() for _ in items] + [{"type": "text", "text": text}]
-        messages = ({"role": "user", "content": content},)
-        rendered = policy.processor.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
-        arguments = {"images": media["image"], "audio": media["audio"], "videos": media["video"]}
-        arguments = {name: items for name, items in arguments.items() if items}
-        inputs = dict(policy.processor(text=[rendered], return_tensors="pt", **arguments))
-        token_ids = inputs.pop("input_ids")[0]
-        inputs.pop("attention_mask")
-        return Prompt(
-            sample=Sample(id=sample_id, messages=messages),
-            text=rendered,
-            token_ids=token_ids,
-            model_inputs=inputs,
-            media=tuple(Decoded(kind=kind, data=item) for kind, items in media.items() for item in items),
-            occurrence=occurrence,
-        )
+        kinds = [("image", images), ("audio", audios), ("video", videos)]
+        media = tuple(Media(kind=kind, source=item) for kind, items in kinds for item in items)
+        content = [*({"type": medium.kind} for medium in media), {"type": "text", "text": text}]
+        sample = Sample(id=sample_id, messages=({"role": "user", "content": content},), media=media)
+        return from_processor(policy.processor, sample, occurrence)
 
     return build
+
+
+def from_processor(processor, sample, occurrence):
+    """Call the processor as its own documentation does, with media that are decoded already."""
+    from mmgrpo.types import Decoded, Prompt
+
+    text = processor.apply_chat_template(list(sample.messages), tokenize=False, add_generation_prompt=True)
+    names = {"image": "images", "audio": "audio", "video": "videos"}
+    arguments: dict = {}
+    for medium in sample.media:
+        arguments.setdefault(names[medium.kind], []).append(medium.source)
+    if "audio" in arguments:
+        arguments["sampling_rate"] = 16000
+    inputs = dict(processor(text=[text], return_tensors="pt", **arguments))
+    token_ids = inputs.pop("input_ids")[0]
+    inputs.pop("attention_mask")
+    media = tuple(Decoded(kind=medium.kind, data=medium.source) for medium in sample.media)
+    return Prompt(
+        sample=sample, text=text, token_ids=token_ids, model_inputs=inputs, media=media, occurrence=occurrence
+    )
 
 
 @pytest.fixture

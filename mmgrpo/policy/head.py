@@ -64,7 +64,7 @@ def head_stats(
         part = slice(start, start + chunk)
         arguments = (hidden[part], token_ids[part], head, temperature, entropy)
         if recompute:
-            stats = checkpoint(_chunk_stats, *arguments, use_reentrant=False, preserve_rng_state=False)
+            stats = checkpoint(_chunk_stats, *arguments, use_reentrant=False)
         else:
             stats = _chunk_stats(*arguments)
         logprobs.append(stats[0])

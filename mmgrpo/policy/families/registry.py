@@ -25,7 +25,7 @@ def family_of(model_type: str) -> Family:
         ConfigError: There is no such record.
     """
     if model_type not in _ALL:
-        close = get_close_matches(model_type, _ALL, n=1)
+        close = get_close_matches(model_type, _ALL, n=1, cutoff=0.75)
         raise ConfigError(
             explain(
                 f"No family record for {model_type!r}",
