@@ -171,8 +171,12 @@ class Judge:
         key = os.environ.get(self.api_key_env, "none")
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
         request = urllib.request.Request(self.url, data=payload, headers=headers)
-        with urllib.request.urlopen(request, timeout=self.request_seconds) as response:
-            reply = json.load(response)
+        try:
+            with urllib.request.urlopen(request, timeout=self.request_seconds) as response:
+                reply = json.load(response)
+        except urllib.error.HTTPError as error:
+            error.close()
+            raise
         try:
             return str(reply["choices"][0]["message"]["content"])
         except (KeyError, IndexError, TypeError) as error:
