@@ -2,96 +2,64 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Field, model_validator
 
 from mmgrpo.config.base import Float, Int, Section
 from mmgrpo.config.media import AudioLimits, ImageLimits, MediaAdapter, VideoLimits
+from mmgrpo.config.sources import Files, Mixture, Package, Part, Scenes, Single, Source
 
+__all__ = [
+    "AUTO", "Columns", "Curriculum", "Data", "Files", "Mixture", "Package", "Part", "Scenes", "Single", "Source",
+    "Template",
+]  # fmt: skip
 
-class Files(Section):
-    """Rows from files, a folder, or the hub."""
-
-    path: str
-    """A file (.jsonl, .json, .csv, .parquet, .arrow), a dataset folder, or a hub id. Relative to the YAML, then to the
-    working folder."""
-    split: str = "train"
-    """Split of a dataset folder or hub id."""
-    config: str | None = None
-    """Configuration of a hub id."""
-    revision: str | None = None
-    """Branch, tag or commit of a hub id."""
-    limit: Int | None = Field(default=None, ge=1)
-    """Take this many rows, chosen by ``data.seed``."""
-    media_root: str | None = None
-    """Folder that relative media paths start from; nothing outside it is read. Default: the data file's folder."""
-
-
-class Scenes(Section):
-    """Rows made in code: CLEVR-like pictures with a known number of objects."""
-
-    synthetic: Literal["counting"]
-    """counting: how many objects are there?"""
-    rows: Int = Field(ge=1)
-    """How many scenes."""
-    image_size: Int = Field(default=56, ge=16)
-    """Width and height of a picture, in pixels."""
-    min_objects: Int = Field(default=1, ge=0)
-    """Smallest count."""
-    max_objects: Int = Field(default=8, ge=1)
-    """Largest count."""
-    max_hidden: Float = Field(default=0.4, ge=0, lt=1)
-    """No object is hidden by others beyond this share of its own area."""
-    seed: Int = Field(default=0, ge=0)
-    """Scenes of different seeds are different."""
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Scenes:
-        if self.min_objects > self.max_objects:
-            raise ValueError(f"min_objects {self.min_objects} is larger than max_objects {self.max_objects}")
-        return self
-
-
-class Package(Section):
-    """Rows that an installed Python package ships."""
-
-    package: Literal["easy_vqa"]
-    """easy_vqa: pictures of one shape with questions and one-word answers (``pip install easy-vqa``)."""
-    split: Literal["train", "test"] = "train"
-    """Split of the package's rows."""
-    limit: Int | None = Field(default=None, ge=1)
-    """Take this many rows, chosen by ``data.seed``."""
-
-
-_TAGS = {"synthetic": "scenes", "package": "package"}
-
-
-def _variant(value: object) -> str:
-    for key, tag in _TAGS.items():
-        if (isinstance(value, dict) and key in value) or hasattr(value, key):
-            return tag
-    return "files"
-
-
-Source = Annotated[
-    Annotated[Files, Tag("files")] | Annotated[Scenes, Tag("scenes")] | Annotated[Package, Tag("package")],
-    Discriminator(_variant),
-]
-"""``{path: …}`` reads files, ``{synthetic: …}`` makes rows in code, ``{package: …}`` takes those of a package."""
+AUTO = "auto"
+"""The column that the rows' form has for a role."""
 
 
 class Columns(Section):
     """``columns``: which column of a row is what. Every other column goes to the rewards by its own name."""
 
-    prompt: str = "problem"
-    """The question: text, or chat messages."""
-    image: str | None = "image"
-    """One picture, or a list of pictures. None: the rows have none."""
-    answer: str | None = "solution"
-    """The truth."""
+    prompt: str = AUTO
+    """The question: text, or chat messages. auto: by the form of the rows (problem, prompt, messages, …)."""
+    image: str | None = AUTO
+    """One picture, or a list of pictures. auto: the columns image and images, if there are any. None: never any."""
+    video: str | None = AUTO
+    """One clip, a list of clips, or a list of frames. auto: video and videos. None: never any."""
+    audio: str | None = AUTO
+    """One sound, or a list of sounds. auto: audio and audios. None: never any."""
+    answer: str | None = AUTO
+    """The truth. auto: by the form of the rows (solution, answer, the last assistant turn). None: there is none."""
     id: str | None = None
     """A stable id; default: the row number."""
+
+
+class Curriculum(Section):
+    """``curriculum``: in which order rows come. Each row comes once an epoch, unless it is passed over."""
+
+    kind: Literal["none", "easy_first", "by_pass_rate"] = "none"
+    """none: shuffled; easy_first: by a difficulty column; by_pass_rate: rows that were always right or wrong are
+    passed over for some epochs."""
+    column: str | None = None
+    """easy_first: the column of numbers that grow with difficulty."""
+    epochs: Int = Field(default=1, ge=1)
+    """easy_first: so many epochs go from easy to hard; later ones are shuffled."""
+    low: Float = 0.0
+    """by_pass_rate: a mean reward at or below this is always wrong, in units of the total reward."""
+    high: Float = 1.0
+    """by_pass_rate: a mean reward at or above this is always right."""
+    revisit_epochs: Int = Field(default=2, ge=1)
+    """by_pass_rate: such a row is passed over in so many epochs, and then tried again."""
+
+    @model_validator(mode="after")
+    def _combinations(self) -> Curriculum:
+        if (self.kind == "easy_first") != (self.column is not None):
+            raise ValueError("curriculum.column names the difficulty, and goes with kind: easy_first")
+        if self.low >= self.high:
+            raise ValueError(f"curriculum.low {self.low} is not below curriculum.high {self.high}")
+        return self
 
 
 class Template(Section):
@@ -117,6 +85,11 @@ class Data(Section):
     """Which column is what."""
     template: Template = Template()
     """The words around a row."""
+    curriculum: Curriculum = Curriculum()
+    """In which order rows come."""
+    prefetch: Int = Field(default=1, ge=0, le=16)
+    """Threads that decode and process the prompts of the next step during this one; 0: each when it is needed. The
+    prompts and their order are the same."""
     max_prompt_tokens: Int | None = Field(default=None, ge=1)
     """Longer prompts are refused with their sizes; nothing is ever cut. None: no limit."""
     background: tuple[Int, Int, Int] = (255, 255, 255)
@@ -137,3 +110,10 @@ class Data(Section):
     """What to do with a row whose medium cannot be read: stop, or leave the row out (counted and named)."""
     allow_absolute_media: bool = True
     """Read media whose path is absolute."""
+    allow_remote: bool = False
+    """Download media whose address is http or https, each once, into the cache folder of the user. Addresses of this
+    machine and of private networks are refused."""
+    remote_bytes: Int = Field(default=100_000_000, ge=1)
+    """Largest download of one medium, in bytes."""
+    remote_seconds: Float = Field(default=30.0, gt=0)
+    """Longest download of one medium."""

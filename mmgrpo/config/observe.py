@@ -63,6 +63,9 @@ class Cache(Section):
 
     prompts_bytes: Int = Field(default=0, ge=0)
     """Keep processed prompts in memory up to this many bytes; 0: none."""
+    folder: str | None = None
+    """Keep processed prompts in files of this folder, between runs too; nothing in it is ever deleted. Relative to the
+    YAML."""
 
 
 class Checks(Section):

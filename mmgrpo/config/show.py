@@ -120,6 +120,7 @@ def schema_markdown() -> str:
 def _table(section: type[Section]) -> str:
     keys = [key for key in all_keys() if key.section is section]
     parents = list(dict.fromkeys(key.parent for key in keys))
+    parents = [parent for parent in parents if not any(parent.startswith(f"{other}.") for other in parents if other)]
     title = ", ".join(f"`{parent.removesuffix('.N')}`" for parent in parents if parent) or "Sections"
     if {key.section for key in all_keys() if key.parent == parents[0]} != {section}:
         title += f" with `{next(key.name for key in keys if key.field.is_required())}`"

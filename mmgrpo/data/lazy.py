@@ -28,6 +28,8 @@ class Rows(ABC, Sequence[Row]):
     """Whether nothing outside ``base`` may be read."""
     generated: bool = False
     """Whether the rows are made in code, so that their media need no check."""
+    format: str = "auto"
+    """The form of the rows, where it was said; auto: told by their columns."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -65,7 +67,7 @@ class ChosenRows(Rows):
         """Take the rows ``indices`` of ``rows``, in that order."""
         self._rows, self._indices = rows, list(indices)
         self.name, self.columns, self.base = rows.name, rows.columns, rows.base
-        self.confined, self.generated = rows.confined, rows.generated
+        self.confined, self.generated, self.format = rows.confined, rows.generated, rows.format
 
     def __len__(self) -> int:
         return len(self._indices)

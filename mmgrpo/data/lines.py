@@ -154,7 +154,7 @@ class RenamedRows(Rows):
     def __init__(self, rows: Rows, *, column: str, name: str) -> None:
         """Offer ``column`` of ``rows`` as ``name`` too, unless the rows have such a column."""
         self._rows, self._column, self._name = rows, column, name
-        self.name, self.base, self.confined = rows.name, rows.base, rows.confined
+        self.name, self.base, self.confined, self.format = rows.name, rows.base, rows.confined, rows.format
         self.columns = tuple(dict.fromkeys((*rows.columns, name)))
 
     def __len__(self) -> int:

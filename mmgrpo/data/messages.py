@@ -1,24 +1,24 @@
 """A conversation with its media in order: from a plain question or from chat messages.
 
 Knows roles and content blocks, and no column names. A block ``{"type": "image"}`` stands for the next picture of the
-row; a block that carries its medium (``{"type": "image", "image": …}``) brings its own.
+row; a block that carries its medium (``{"type": "image", "image": …}``) brings its own. Texts may be cut into blocks
+at tags such as ``<image>``.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mmgrpo.data.formats.blocks import plain_block
+from mmgrpo.data.formats.reading import KINDS, Part
+from mmgrpo.data.formats.tags import split_tags
 from mmgrpo.errors import DatasetError, explain
 from mmgrpo.types import Message
 
-KINDS = ("image", "audio", "video")
-"""Kinds of media that a block can stand for."""
 _SOURCE_KEYS = ("path", "url")
-
-Part = tuple[str, Any]
-"""Kind and source of one medium."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Conversation:
 class _Queue:
     """Media of the row's columns that wait for their placeholder, and all media in order so far."""
 
-    waiting: dict[str, list[Any]]
+    waiting: dict[str, list[Part]]
     taken: list[Part] = field(default_factory=list)
 
     def take(self, kind: str, own: Any, where: str) -> None:
@@ -41,8 +41,9 @@ class _Queue:
         if own is None:
             if not self.waiting.get(kind):
                 raise DatasetError(_mismatch(kind, "more placeholders than media", where))
-            own = self.waiting[kind].pop(0)
-        self.taken.append((kind, own))
+            self.taken.append(self.waiting[kind].pop(0))
+        else:
+            self.taken.append(Part(kind, own))
 
 
 def ask(text: str, *, system: str | None, media: Sequence[Part]) -> Conversation:
@@ -51,13 +52,13 @@ def ask(text: str, *, system: str | None, media: Sequence[Part]) -> Conversation
     Args:
         text: The user's message.
         system: The system message, if there is one.
-        media: Kind and source of each medium, in order.
+        media: In order.
 
     Example:
-        >>> ask("How many?", system=None, media=[("image", "a.png")]).messages[0]["content"]
+        >>> ask("How many?", system=None, media=[Part("image", "a.png")]).messages[0]["content"]
         [{'type': 'image'}, {'type': 'text', 'text': 'How many?'}]
     """
-    content: Any = [*({"type": kind} for kind, _ in media), {"type": "text", "text": text}] if media else text
+    content: Any = [*({"type": part.kind} for part in media), {"type": "text", "text": text}] if media else text
     return Conversation(messages=(*_opening(system, ()), {"role": "user", "content": content}), media=tuple(media))
 
 
@@ -68,6 +69,7 @@ def converse(
     media: Sequence[Part],
     rewrite: Callable[[str], str],
     where: str,
+    tags: bool = False,
 ) -> Conversation:
     """Build the conversation of a row that holds chat messages.
 
@@ -77,6 +79,8 @@ def converse(
         media: What the row's columns hold, in order. Without any placeholder they stand before the first user text.
         rewrite: Applied to the last text of the last user message.
         where: The row, for messages.
+        tags: ``<image>``, ``<video>`` and ``<audio>`` in texts that are not the assistant's are placeholders, and
+            those that are missing stand before the first user text.
 
     Raises:
         DatasetError: Malformed messages, or placeholders that do not match the media.
@@ -93,9 +97,10 @@ def converse(
             )
         )
     turns[users[-1]]["content"] = _rewritten(turns[users[-1]]["content"], rewrite)
-    if media and not any(_is_open(block) for turn in turns for block in turn["content"]):
-        turns[users[0]]["content"] = [*({"type": kind} for kind, _ in media), *turns[users[0]]["content"]]
-    queue = _Queue({kind: [source for k, source in media if k == kind] for kind in KINDS})
+    if tags:
+        turns = [turn if turn["role"] == "assistant" else {**turn, "content": _cut(turn["content"])} for turn in turns]
+    turns[users[0]]["content"] = [*_missing(turns, media, tags), *turns[users[0]]["content"]]
+    queue = _Queue({kind: [part for part in media if part.kind == kind] for kind in KINDS})
     done = [{**turn, "content": _closed(turn["content"], queue, where)} for turn in turns]
     for kind, rest in queue.waiting.items():
         if rest:
@@ -127,11 +132,25 @@ def _block(block: Any, where: str) -> dict[str, Any]:
     expected = '{"type": "text", "text": …} or {"type": "image"}, "audio", "video"'
     if not isinstance(block, Mapping):
         raise DatasetError(_malformed("a content block", expected, block, where))
-    kept = {key: value for key, value in block.items() if value is not None}
+    kept = plain_block(block)
     kind = kept.get("type")
     if kind not in ("text", *KINDS) or (kind == "text" and not isinstance(kept.get("text"), str)):
         raise DatasetError(_malformed("a content block", expected, block, where))
     return kept
+
+
+def _missing(turns: Sequence[Mapping[str, Any]], media: Sequence[Part], tags: bool) -> list[dict[str, Any]]:
+    """Give placeholders for the media that have none: under tags each of them, else only where nothing has one."""
+    opened = Counter(block["type"] for turn in turns for block in turn["content"] if _is_open(block))
+    if opened and not tags:
+        return []
+    missing = Counter(part.kind for part in media) - opened
+    return [{"type": kind} for kind in KINDS for _ in range(missing[kind])]
+
+
+def _cut(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Cut text blocks at their tags."""
+    return [piece for b in blocks for piece in (split_tags(b["text"]) if b["type"] == "text" else [b])]
 
 
 def _own(block: Mapping[str, Any]) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ from urllib.parse import unquote, urlsplit
 
 from mmgrpo.errors import MediaError, explain
 
-_NOT_A_PATH = re.compile(r"(data|https?):", re.IGNORECASE)
+_NOT_A_PATH = re.compile(r"data:", re.IGNORECASE)
+_REMOTE = re.compile(r"https?:", re.IGNORECASE)
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{40,}[A-Za-z0-9+/_\s-]*=*\s*")
 
 
@@ -29,6 +30,8 @@ class Places:
     """Read nothing outside ``base``, whatever the path; links are followed before judging."""
     allow_absolute: bool = True
     """Read paths that are absolute."""
+    remote: Callable[[str], Path] | None = None
+    """Downloads an ``http(s)`` address and gives the file; None: such addresses are refused."""
 
 
 def locate(value: Any, places: Places, *, where: str) -> Any:
@@ -47,6 +50,8 @@ def locate(value: Any, places: Places, *, where: str) -> Any:
     """
     if isinstance(value, Mapping) and value.get("bytes") is None and isinstance(value.get("path"), str):
         return locate(value["path"], places, where=where)
+    if isinstance(value, str) and _REMOTE.match(value):
+        return _downloaded(value, places, where)
     if isinstance(value, Path):
         return _inside(str(value), places, where)
     if not isinstance(value, str) or _NOT_A_PATH.match(value):
@@ -56,6 +61,19 @@ def locate(value: Any, places: Places, *, where: str) -> Any:
     if _BASE64.fullmatch(value) and not _exists(value, places):
         return value
     return _inside(value, places, where)
+
+
+def _downloaded(address: str, places: Places, where: str) -> Path:
+    if places.remote is not None:
+        return places.remote(address)
+    raise MediaError(
+        explain(
+            "A medium lies on the network",
+            where=where,
+            got=address[:200],
+            fix="Download it and name the local file, or set data.allow_remote: true.",
+        )
+    )
 
 
 def _exists(value: str, places: Places) -> bool:

@@ -1,19 +1,24 @@
-"""Rows to samples: columns mapped, template filled, media named in the order of their placeholders.
+"""Rows to samples: the form read, the template filled, media named in the order of their placeholders.
 
 Decodes nothing and changes no answer: the decoder and the rewards do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard, overload
 
+import numpy as np
+
 from mmgrpo.config.data import Columns, Template
+from mmgrpo.data.formats.detect import Format
+from mmgrpo.data.formats.reading import Part, Reading
+from mmgrpo.data.forms import check_columns, form_of, template_names
 from mmgrpo.data.lazy import Row, Rows
-from mmgrpo.data.messages import Conversation, Part, ask, converse
+from mmgrpo.data.messages import Conversation, ask, converse
 from mmgrpo.data.places import Places, locate
-from mmgrpo.data.templates import fill, names
+from mmgrpo.data.templates import fill
 from mmgrpo.errors import DatasetError, explain
 from mmgrpo.types import Media, Sample
 
@@ -23,17 +28,39 @@ _PLAIN = "{{ prompt }}"
 class Samples(Sequence[Sample]):
     """The rows of one source as samples; each access makes a fresh one and keeps none."""
 
-    def __init__(self, rows: Rows, *, columns: Columns, template: Template, allow_absolute_media: bool = True) -> None:
-        """Map ``rows``.
+    def __init__(
+        self,
+        rows: Rows,
+        *,
+        columns: Columns,
+        template: Template,
+        allow_absolute_media: bool = True,
+        remote: Callable[[str], Path] | None = None,
+    ) -> None:
+        """Tell the form of ``rows`` and check that what will be read is there.
+
+        Args:
+            rows: The source.
+            columns: Which column is what.
+            template: The words around a row.
+            allow_absolute_media: Read media whose path is absolute.
+            remote: Downloads an ``http(s)`` address and gives the file; None: such addresses are refused.
 
         Raises:
-            DatasetError: A column that is asked for does not exist.
+            DatasetError: A column that is asked for does not exist, or the rows are of no known form.
             ConfigError: A template is malformed.
         """
-        check_columns(rows.columns, columns=columns, template=template, where=rows.name)
         self.rows = rows
+        self.form = form_of(rows, columns=columns, template=template)
         self._columns, self._template = columns, template
-        self._places = Places(base=rows.base, confined=rows.confined, allow_absolute=allow_absolute_media)
+        self._places = Places(
+            base=rows.base, confined=rows.confined, allow_absolute=allow_absolute_media, remote=remote
+        )
+
+    @property
+    def name(self) -> str:
+        """What messages call the source."""
+        return self.rows.name
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -54,11 +81,20 @@ class Samples(Sequence[Sample]):
             where=self.rows.where(position),
             places=self._places,
             sample_id=self.rows.id(position),
+            form=self.form,
         )
 
     def where(self, index: int) -> str:
         """Say where sample ``index`` came from, for messages."""
         return self.rows.where(index)
+
+    def generated(self, index: int) -> bool:
+        """Tell whether sample ``index`` is made in code, so that its media need no check."""
+        return self.rows.generated
+
+    def forms(self) -> dict[str, str]:
+        """Name the form of each source."""
+        return {self.name: self.form.name}
 
 
 def to_sample(
@@ -69,6 +105,7 @@ def to_sample(
     where: str,
     places: Places | None = None,
     sample_id: str = "0",
+    form: Format | None = None,
 ) -> Sample:
     """Turn one row into a sample.
 
@@ -79,9 +116,10 @@ def to_sample(
         where: The row's place, for messages.
         places: Which media files may be named; default: below the working folder, and absolute paths.
         sample_id: The id, unless ``columns.id`` names a column.
+        form: Of the row; default: told by its columns.
 
     Returns:
-        The sample. Its extras hold every column but the picture column, by its own name: rewards may ask for each.
+        The sample. Its extras hold every column but those of media, by its own name: rewards may ask for each.
 
     Raises:
         DatasetError: A column is missing, the prompt is empty or malformed, or placeholders do not match the media.
@@ -93,62 +131,25 @@ def to_sample(
         >>> sample.messages[0]["content"], sample.answer
         ('1 + 1?', '<answer> 2 </answer>')
     """
-    check_columns(row, columns=columns, template=template, where=where)
-    media = [("image", source) for source in _listed(row[columns.image])] if columns.image else []
-    talk = _conversation(row, columns, template, media, where)
+    form = form or form_of(row, columns=columns, template=template, where=where)
+    check_columns(row, columns=columns, template=template, form=form, where=where)
+    reading = form.read(row, columns, where)
+    values = {**row, **reading.added}
+    talk = _conversation(reading, values, template, where)
     allowed = places or Places(base=Path.cwd())
     own_id = row[columns.id] if columns.id else None
     return Sample(
         id=sample_id if own_id is None else str(own_id),
         messages=talk.messages,
-        media=tuple(_medium(part, allowed, where, columns) for part in talk.media),
-        answer=row[columns.answer] if columns.answer else None,
-        extras={name: value for name, value in row.items() if name != columns.image},
+        media=tuple(_medium(part, allowed, where) for part in talk.media),
+        answer=reading.answer,
+        extras={name: value for name, value in values.items() if name not in reading.media_columns},
     )
 
 
-def check_columns(have: Sequence[str] | Row, *, columns: Columns, template: Template, where: str) -> None:
-    """Check that every column that will be read exists.
-
-    Args:
-        have: The columns there are.
-        columns: Which column is what.
-        template: Its names are columns too, beside ``prompt``.
-        where: Source or row, for messages.
-
-    Raises:
-        DatasetError: One is missing.
-        ConfigError: The template is malformed.
-    """
-    used = _template_names(template)
-    wanted = {
-        "columns.prompt": columns.prompt if "prompt" in used else None,
-        "columns.image": columns.image,
-        "columns.answer": columns.answer,
-        "columns.id": columns.id,
-        **{f"template ({{{{ {name} }}}})": name for name in sorted(used - {"prompt"})},
-    }
-    for key, column in wanted.items():
-        if column is not None and column not in have:
-            optional = key in ("columns.image", "columns.answer")
-            raise DatasetError(
-                explain(
-                    f"There is no column {column!r}",
-                    where=f"{where}, asked for by data.{key}",
-                    expected=f"one of {', '.join(map(repr, have)) or '(no columns)'}",
-                    fix=f"Set data.{key} to the right column{', or to null if there is none' if optional else ''}.",
-                )
-            )
-
-
-def _template_names(template: Template) -> frozenset[str]:
-    user = names(template.user, key="data.template.user")
-    return user | names(template.system or "", key="data.template.system")
-
-
-def _conversation(row: Row, columns: Columns, template: Template, media: list[Part], where: str) -> Conversation:
-    prompt = row.get(columns.prompt)
-    values = {**row, "prompt": prompt}
+def _conversation(reading: Reading, values: Row, template: Template, where: str) -> Conversation:
+    prompt = reading.prompt
+    values = {**values, "prompt": prompt}
     system = None
     if template.system is not None:
         system = fill(template.system, values, key="data.template.system", where=where)
@@ -158,17 +159,21 @@ def _conversation(row: Row, columns: Columns, template: Template, media: list[Pa
             """Put the template around the last user text."""
             return text if template.user == _PLAIN else _user({**values, "prompt": text}, template, where)
 
-        return converse(prompt, system=system, media=media, rewrite=rewrite, where=where)
-    if "prompt" in names(template.user, key="data.template.user") and not isinstance(prompt, str):
+        return converse(prompt, system=system, media=reading.media, rewrite=rewrite, where=where, tags=reading.tags)
+    if "prompt" in template_names(template) and not isinstance(prompt, str):
         raise DatasetError(
             explain(
                 "The prompt is not text",
-                where=f"{where}, column {columns.prompt}",
+                where=where,
                 expected="text or chat messages",
                 got="nothing" if prompt is None else repr(prompt)[:200],
             )
         )
-    return ask(_user(values, template, where), system=system, media=media)
+    text = _user(values, template, where)
+    if reading.tags:
+        chat = [{"role": "user", "content": text}]
+        return converse(chat, system=system, media=reading.media, rewrite=str, where=where, tags=True)
+    return ask(text, system=system, media=reading.media)
 
 
 def _user(values: Mapping[str, Any], template: Template, where: str) -> str:
@@ -179,22 +184,23 @@ def _is_chat(prompt: Any) -> TypeGuard[Sequence[Any]]:
     return isinstance(prompt, Sequence) and not isinstance(prompt, str | bytes)
 
 
-def _listed(value: Any) -> list[Any]:
-    """One medium or a list of them; None, "", NaN (a hole in a table) and [] are none."""
-    if (
-        value is None
-        or (isinstance(value, str) and not value.strip())
-        or (isinstance(value, float) and value != value)
-    ):
-        return []
-    if isinstance(value, list | tuple):
-        return [one for one in value if one is not None]
-    return [value]
-
-
-def _medium(part: Part, places: Places, where: str, columns: Columns) -> Media:
-    kind, value = part
-    column = f"{where}, column {columns.image or columns.prompt}"
-    source = locate(value, places, where=column)
+def _medium(part: Part, places: Places, where: str) -> Media:
+    column = f"{where}, column {part.column}" if part.column else f"{where}, its messages"
+    source, rate = _carried(part)
+    if isinstance(source, list) and part.kind == "video":
+        source = [locate(frame, places, where=column) for frame in source]
+    else:
+        source = locate(source, places, where=column)
     name = str(source) if isinstance(source, Path) else column
-    return Media(kind=kind, source=source, name=name)  # type: ignore[arg-type]
+    return Media(kind=part.kind, source=source, rate=rate, name=name)  # type: ignore[arg-type]
+
+
+def _carried(part: Part) -> tuple[Any, float | None]:
+    """Take a decoded sound (``{"array", "sampling_rate"}``) out of its dictionary; anything else is its own source."""
+    source = part.source
+    if part.kind == "audio" and isinstance(source, Mapping) and source.get("array") is not None:
+        rate = source.get("sampling_rate")
+        return np.asarray(source["array"], dtype=np.float32), None if rate is None else float(rate)
+    if part.kind == "audio" and isinstance(source, list):
+        return np.asarray(source, dtype=np.float32), None
+    return source, None

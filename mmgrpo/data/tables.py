@@ -6,7 +6,8 @@ comes from, passes through the one decoder of mmgrpo. The library is imported wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import tarfile
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def parquet_rows(path: Path) -> TableRows:
     """
     from datasets import Dataset
 
-    dataset = _reading(path, lambda: Dataset.from_parquet(str(path)))
+    dataset = reading(path, lambda: Dataset.from_parquet(str(path)))
     return TableRows(dataset, name=str(path), base=path.parent)
 
 
@@ -63,7 +64,7 @@ def arrow_rows(path: Path) -> TableRows:
     """
     from datasets import Dataset
 
-    return TableRows(_reading(path, lambda: Dataset.from_file(str(path))), name=str(path), base=path.parent)
+    return TableRows(reading(path, lambda: Dataset.from_file(str(path))), name=str(path), base=path.parent)
 
 
 def saved_rows(path: Path, *, split: str) -> TableRows:
@@ -79,7 +80,7 @@ def saved_rows(path: Path, *, split: str) -> TableRows:
     from datasets import load_from_disk
 
     return TableRows(
-        one_split(_reading(path, lambda: load_from_disk(str(path))), split, str(path)), name=str(path), base=path
+        one_split(reading(path, lambda: load_from_disk(str(path))), split, str(path)), name=str(path), base=path
     )
 
 
@@ -100,7 +101,7 @@ def loaded_rows(
     """
     from datasets import load_dataset
 
-    dataset = _reading(path, lambda: load_dataset(path, config, split=split, revision=revision))
+    dataset = reading(path, lambda: load_dataset(path, config, split=split, revision=revision))
     return TableRows(dataset, name=path if base else f"{path} ({split})", base=base)
 
 
@@ -129,13 +130,48 @@ def one_split(dataset: Any, split: str, name: str) -> Any:
     return dataset[split]
 
 
-def _reading(path: str | Path, load: Any) -> Any:
-    """Run ``load`` and turn what ``datasets`` and its readers raise into one kind of error."""
+def streamed_rows(path: str, *, split: str, config: str | None, revision: str | None, limit: int) -> TableRows:
+    """Take the first rows of a hub id, downloading no more than those; ``datasets`` keeps them in its cache.
+
+    Args:
+        path: ``owner/name`` on the hub.
+        split: Which split.
+        config: Configuration of the hub id.
+        revision: Branch, tag or commit.
+        limit: How many rows.
+
+    Raises:
+        DatasetError: Not found, not reachable, no such split or configuration, or malformed.
+    """
+    from datasets import Dataset, load_dataset
+
+    def load() -> Any:
+        """Download the first rows, their media undecoded, into the cache."""
+        stream = load_dataset(path, config, split=split, revision=revision, streaming=True).decode(False)
+        return Dataset.from_generator(_first, features=stream.features, gen_kwargs={"stream": stream, "limit": limit})
+
+    return TableRows(reading(path, load), name=f"{path} ({split}, the first {limit})", base=None)
+
+
+def _first(stream: Any, limit: int) -> Iterator[Row]:
+    yield from stream.take(limit)
+
+
+def reading(path: str | Path, load: Callable[[], Any]) -> Any:
+    """Run ``load`` and turn what ``datasets`` and its readers raise into one kind of error.
+
+    Args:
+        path: What is read, for the message.
+        load: Reads it.
+
+    Raises:
+        DatasetError: It cannot be loaded.
+    """
     from datasets.exceptions import DatasetsError
 
     try:
         return load()
-    except (OSError, ValueError, KeyError, DatasetsError) as error:
+    except (OSError, ValueError, KeyError, tarfile.TarError, DatasetsError) as error:
         raise DatasetError(
             explain(
                 "The dataset cannot be loaded",

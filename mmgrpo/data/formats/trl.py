@@ -1,0 +1,40 @@
+"""TRL: ``prompt`` (text or chat messages), ``image`` or ``images``, and the truth under any name.
+
+Media may stand inside the content blocks, and keys that an arrow table filled with None are dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from mmgrpo.config.data import Columns
+from mmgrpo.data.formats.reading import Reading, answer_of, media_of, prompt_column
+from mmgrpo.data.lazy import Row
+
+PROMPTS = ("prompt",)
+ANSWERS = ("solution", "answer", "ground_truth")
+
+
+def fits(have: Collection[str]) -> bool:
+    """Tell the form by its columns."""
+    return "prompt" in have
+
+
+def read(row: Row, columns: Columns, where: str) -> Reading:
+    """Read one row.
+
+    Args:
+        row: Values by column.
+        columns: Named columns win over the form's own.
+        where: The row, for messages.
+
+    Raises:
+        DatasetError: Two columns of one kind of media are filled.
+    """
+    media, taken = media_of(row, columns, where)
+    return Reading(
+        prompt=row.get(prompt_column(row, columns, PROMPTS) or ""),
+        media=media,
+        answer=answer_of(row, columns, ANSWERS),
+        media_columns=taken,
+    )

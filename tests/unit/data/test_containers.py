@@ -1,0 +1,132 @@
+"""What holds rows beyond single files: tar shards, streams, folders of media, limits in the path."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import datasets
+import pytest
+from PIL import Image
+
+from mmgrpo.config.data import Columns, Files, Template
+from mmgrpo.data.rows import open_rows
+from mmgrpo.data.samples import Samples
+from mmgrpo.data.tables import streamed_rows
+from mmgrpo.errors import DatasetError
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    datasets.disable_progress_bars()
+
+
+def png(red: int = 0) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (8, 8), (red, 0, 0)).save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+def write_tar(path: Path, files: dict[str, bytes]) -> None:
+    with tarfile.open(path, "w") as tar:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+
+
+def shards(folder: Path, *, with_json: bool = True) -> Path:
+    folder.mkdir()
+    for shard in range(2):
+        files: dict[str, bytes] = {}
+        for i in range(3):
+            key, number = f"{i:04d}", shard * 3 + i
+            files[f"{key}.png"] = png(number * 10)
+            row = {"problem": f"question {number}", "solution": str(number)}
+            if with_json:
+                files[f"{key}.json"] = json.dumps(row).encode()
+            else:
+                files[f"{key}.txt"] = row["problem"].encode()
+                files[f"{key}.cls"] = row["solution"].encode()
+        write_tar(folder / f"shard-{shard}.tar", files)
+    return folder
+
+
+@pytest.mark.parametrize("with_json", [True, False], ids=["json", "txt and cls"])
+@pytest.mark.parametrize("written", ["shards", "shards/*.tar"])
+def test_tar_shards_are_rows(with_json: bool, written: str, tmp_path: Path):
+    shards(tmp_path / "shards", with_json=with_json)
+    rows = open_rows(Files(path=written), base=tmp_path)
+    samples = Samples(rows, columns=Columns(), template=Template())
+    assert samples.form.name == "r1v"
+    assert [str(s.answer) for s in samples] == [str(i) for i in range(6)]
+    assert [s.messages[-1]["content"][-1]["text"] for s in samples][4] == "question 4"
+    for number, sample in enumerate(samples):
+        picture = Image.open(io.BytesIO(sample.media[0].source["bytes"]))
+        assert picture.getpixel((0, 0)) == (number * 10, 0, 0)
+    assert "shard-1.tar, key 0001" in samples.where(4)
+    assert len({s.id for s in samples}) == 6
+
+
+def test_a_tar_that_is_no_shard_is_one_clear_error(tmp_path: Path):
+    (tmp_path / "x.tar").write_bytes(b"junk" * 200)
+    with pytest.raises(DatasetError, match="cannot be loaded"):
+        open_rows(Files(path="x.tar"), base=tmp_path)
+
+
+def test_a_limit_may_stand_in_the_path(tmp_path: Path):
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"problem": "{i}"}}\n' for i in range(50)), encoding="utf-8")
+    base = {"base": tmp_path, "seed": 3}
+    said = open_rows(Files(path="rows.jsonl", limit=5), **base)
+    short = open_rows(Files(path="rows.jsonl#5"), **base)
+    assert [dict(r) for r in short] == [dict(r) for r in said]
+    assert len(short) == 5
+    other = open_rows(Files(path="rows.jsonl#5", seed=4), **base)
+    assert [dict(r) for r in other] != [dict(r) for r in short]
+    with pytest.raises(DatasetError, match="said twice"):
+        open_rows(Files(path="rows.jsonl#5", limit=6), **base)
+
+
+def test_a_file_whose_name_ends_in_a_number_sign_and_digits_is_that_file(tmp_path: Path):
+    (tmp_path / "a.jsonl#2").mkdir()
+    (tmp_path / "a.jsonl#2" / "metadata.jsonl").write_text('{"problem": "?"}\n' * 3, encoding="utf-8")
+    assert len(open_rows(Files(path="a.jsonl#2"), base=tmp_path)) == 3
+
+
+def test_a_stream_takes_the_first_rows_undecoded(tmp_path: Path):
+    features = datasets.Features({"image": datasets.Image(), "problem": datasets.Value("string")})
+    many = [{"image": {"bytes": png(i), "path": None}, "problem": str(i)} for i in range(20)]
+    (tmp_path / "many").mkdir()
+    datasets.Dataset.from_list(many, features=features).to_parquet(str(tmp_path / "many/train.parquet"))
+    rows = streamed_rows(str(tmp_path / "many"), split="train", config=None, revision=None, limit=7)
+    assert [row["problem"] for row in rows] == [str(i) for i in range(7)]
+    assert rows[3]["image"]["bytes"] == png(3)
+
+
+def test_a_stream_without_a_limit_and_a_streamed_file_are_refused(tmp_path: Path):
+    with pytest.raises(DatasetError, match="how many rows"):
+        open_rows(Files(path="owner/name", streaming=True), base=tmp_path)
+    (tmp_path / "a.jsonl").write_text('{"problem": "?"}\n', encoding="utf-8")
+    with pytest.raises(DatasetError, match="no stream"):
+        open_rows(Files(path="a.jsonl", streaming=True), base=tmp_path)
+    with pytest.raises(DatasetError, match="no stream"):
+        open_rows(Files(path=".", streaming=True), base=tmp_path)
+
+
+@pytest.mark.parametrize(("file", "column"), [("a.mp4", "video"), ("a.WAV", "audio"), ("a.jpeg", "image")])
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_a_folder_of_media_with_a_metadata_file(file: str, column: str, kind: str, tmp_path: Path):
+    row = {"file_name": file, "problem": "?", "solution": "1"}
+    if kind == "jsonl":
+        (tmp_path / "metadata.jsonl").write_text(json.dumps(row), encoding="utf-8")
+    elif kind == "csv":
+        (tmp_path / "metadata.csv").write_text("\n".join([",".join(row), ",".join(row.values())]), encoding="utf-8")
+    else:
+        datasets.Dataset.from_list([row]).to_parquet(str(tmp_path / "metadata.parquet"))
+    rows = open_rows(Files(path=str(tmp_path)), base=tmp_path)
+    medium = Samples(rows, columns=Columns(), template=Template())[0].media[0]
+    assert (medium.kind, medium.source) == (column, tmp_path / file)
