@@ -45,16 +45,29 @@ _TEXT = (
     "yes no red green blue black gray teal brown yellow purple cyan. Answer with a single number. "
     "Only the number. The picture, the sound, the video. What does the speaker say? How many times does it beep? "
 )
-QWEN_TEMPLATE = """{%- for message in messages -%}
+_TEMPLATE = """{%- for message in messages -%}
 <|im_start|>{{ message.role }}
 {% if message.content is string %}{{ message.content }}{% else %}{% for part in message.content %}
-{%- if part.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>
-{%- elif part.type == 'video' %}<|vision_start|><|video_pad|><|vision_end|>
-{%- elif part.type == 'audio' %}<|audio_start|><|audio_pad|><|audio_end|>
+{%- if part.type == 'image' %}IMAGE
+{%- elif part.type == 'video' %}VIDEO
+{%- elif part.type == 'audio' %}AUDIO
 {%- elif part.type == 'text' %}{{ part.text }}{% endif %}{% endfor %}{% endif %}<|im_end|>
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
-"""A ChatML template with one placeholder per medium."""
+
+
+def chat_template(
+    *,
+    image: str = "<|vision_start|><|image_pad|><|vision_end|>",
+    video: str = "<|vision_start|><|video_pad|><|vision_end|>",
+    audio: str = "<|audio_start|><|audio_pad|><|audio_end|>",
+) -> str:
+    """A ChatML template with one placeholder per medium, as the family's processor wants them."""
+    return _TEMPLATE.replace("IMAGE", image).replace("VIDEO", video).replace("AUDIO", audio)
+
+
+QWEN_TEMPLATE = chat_template()
+"""The template of Qwen's families."""
 
 
 @lru_cache(maxsize=1)
@@ -80,18 +93,26 @@ def _trained() -> str:
     return tokenizer.to_str()
 
 
-def build_tokenizer() -> Any:
-    """Train the tokenizer on a few sentences: 256 bytes, ten special tokens, and merges; the same one every time."""
+def build_tokenizer(*special: str, named: Mapping[str, str] | None = None) -> Any:
+    """Train the tokenizer on a few sentences: 256 bytes, ten special tokens, and merges; the same one every time.
+
+    Args:
+        *special: More special tokens of a family, after the 512 that all share.
+        named: Of all special tokens, those that processors ask for by a name, for example ``image_token``.
+    """
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
-    return PreTrainedTokenizerFast(
+    tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer.from_str(_trained()),
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
         additional_special_tokens=[t for t in _SPECIAL if t not in ("<|im_end|>", "<|endoftext|>")],
         model_max_length=32768,
+        extra_special_tokens=dict(named or {}),
     )
+    tokenizer.add_tokens([t for t in special if t not in tokenizer.get_vocab()], special_tokens=True)
+    return tokenizer
 
 
 def merged(defaults: Mapping[str, int], overrides: Mapping[str, int]) -> dict[str, int]:
