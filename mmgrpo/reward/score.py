@@ -33,6 +33,8 @@ class RewardSum:
 
     names: tuple[str, ...]
     """Names of the rewards, in the order of the YAML; unique."""
+    terms: tuple[Term, ...]
+    """The rewards, in the same order."""
 
     def __init__(self, terms: Sequence[Term], *, loop: Loop | None = None) -> None:
         """Take rewards that are already loaded; :meth:`from_config` loads them.
@@ -45,7 +47,7 @@ class RewardSum:
             ConfigError: Two share a name, or none is added.
         """
         self.names = tuple(term.name for term in terms)
-        self._terms, self._loop = list(terms), loop or Loop()
+        self.terms, self._loop = tuple(terms), loop or Loop()
         self._moments = {term.name: Moments() for term in terms if term.scale == "running"}
         self._metrics: dict[str, float] = {}
         self._extra: dict[str, list[Any]] = {}
@@ -104,7 +106,7 @@ class RewardSum:
             ConfigError: A reward asks for something that the data does not have.
         """
         self._columns = tuple(columns)
-        for term in self._terms:
+        for term in self.terms:
             check_columns(term.reward, self._columns)
 
     def score(self, groups: Sequence[Group], *, step: int = 0, training: bool = True) -> list[ScoredGroup]:
@@ -124,15 +126,15 @@ class RewardSum:
         if not groups:
             return []
         rows = table(groups, known=self._columns)
-        waiting = [term.start(rows, step=step) for term in self._terms]  # asynchronous ones and workers go first
+        waiting = [term.start(rows, step=step) for term in self.terms]  # asynchronous ones and workers go first
         scores = [wait() for wait in waiting]
-        values = {term.name: _tensor(s.values) for term, s in zip(self._terms, scores, strict=True)}
-        totals = self._total(values, rows, training=training)
+        values = {term.name: _tensor(s.values) for term, s in zip(self.terms, scores, strict=True)}
+        totals = self.totals(values, rows, training=training)
         for row in {row for s in scores for group in s.skipped for row in range(*rows.bounds[group])}:
             totals[row] = torch.nan
         self._warn_if_none_applies(totals, scores, rows)
         self._note(scores, values, rows)
-        for term, s in zip(self._terms, scores, strict=True):
+        for term, s in zip(self.terms, scores, strict=True):
             values |= {f"{term.name}/{key}": _tensor(column) for key, column in s.metrics.items()}
         return [
             ScoredGroup(group=group, totals=totals[a:b], rewards={name: v[a:b] for name, v in values.items()})
@@ -164,13 +166,25 @@ class RewardSum:
 
     def close(self) -> None:
         """End worker processes and the loop."""
-        for term in self._terms:
+        for term in self.terms:
             term.runner.close()
         self._loop.close()
 
-    def _total(self, values: Mapping[str, Float[Tensor, "S"]], rows: Table, *, training: bool) -> Float[Tensor, "S"]:
-        added = [(t.weight, self._scaled(t, values[t.name], rows, training)) for t in self._terms if t.role == "add"]
-        return combine(added, [values[t.name] for t in self._terms if t.role == "gate"])
+    def totals(
+        self, values: Mapping[str, Float[Tensor, "S"]], rows: Table, *, training: bool = False
+    ) -> Float[Tensor, "S"]:
+        """Scale, weigh, gate and add up values that are already known.
+
+        Args:
+            values: Each reward's values by name.
+            rows: The completions they belong to.
+            training: True takes the values into the running means.
+
+        Returns:
+            Totals; NaN where no reward applies.
+        """
+        added = [(t.weight, self._scaled(t, values[t.name], rows, training)) for t in self.terms if t.role == "add"]
+        return combine(added, [values[t.name] for t in self.terms if t.role == "gate"])
 
     def _scaled(self, term: Term, values: Float[Tensor, "S"], rows: Table, training: bool) -> Float[Tensor, "S"]:
         if term.scale == "group":
@@ -183,7 +197,7 @@ class RewardSum:
 
     def _note(self, scores: Sequence[Scores], values: Mapping[str, Float[Tensor, "S"]], rows: Table) -> None:
         self._metrics, self._extra = {}, {}
-        for term, s in zip(self._terms, scores, strict=True):
+        for term, s in zip(self.terms, scores, strict=True):
             name = f"rewards/{term.name}"
             self._metrics[f"{name}/group_std"] = group_spread(values[term.name], rows.bounds)
             self._metrics[f"{name}/none_share"] = float(values[term.name].isnan().double().mean())

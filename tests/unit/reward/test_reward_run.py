@@ -110,7 +110,7 @@ def test_starting_a_worker_does_not_count_against_the_limit(scorer_of):
 def test_a_class_is_built_only_in_its_workers(scorer_of):
     scorer = scorer_of({"of": "Costly", "args": {"start": 2.0}, "workers": 1})
     assert totals(scorer.score(GROUPS[:1])) == [2.0, 2.0]
-    module = sys.modules[scorer._terms[0].reward.function.__module__]
+    module = sys.modules[scorer.terms[0].reward.function.__module__]
     assert module.Costly.made == []
 
 
