@@ -23,6 +23,7 @@ from mmgrpo.data.templates import fill
 from mmgrpo.errors import ConfigError, DatasetError, explain
 from mmgrpo.evaluate.run import choose_metric
 from mmgrpo.media.adapters import Adapters, built_in
+from mmgrpo.media.limits import set_clip_limits
 from mmgrpo.media.prompts import PromptBuilder
 from mmgrpo.policy.policy import Policy, load_policy
 from mmgrpo.reward.score import AnyReward, RewardSum
@@ -134,6 +135,7 @@ def check_choices(config: Config, rewards: Sequence[str]) -> None:
 
 def open_processor(config: Config, policy: Policy) -> PromptBuilder:
     """Tie the policy's own processor to the limits of the YAML."""
+    set_clip_limits(policy.processor, config.data.video)
     return PromptBuilder(
         policy.processor,
         facts=policy.facts,

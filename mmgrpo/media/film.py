@@ -147,14 +147,16 @@ def _scan(source: bytes | Path, name: str, deadline: Deadline) -> _Scan:
     with closing(_open(source, name)) as container:
         stream = _stream(container, name)
         stamps: list[int | None] = []
+        incomplete = False
         for packet in container.demux(stream):
             deadline.check()
             if packet.size and not packet.is_discard:
                 stamps.append(packet.pts)
+                incomplete = packet.is_corrupt
         base, rate = stream.time_base, stream.average_rate or stream.guessed_rate
         promised = _promised_seconds(container, stream)
-    if not stamps:
-        raise MediaError(damaged(name, "it holds no frame"))
+    if not stamps or incomplete:
+        raise MediaError(damaged(name, "it ends inside a frame" if stamps else "it holds no frame"))
     if base is None or any(stamp is None for stamp in stamps):
         return _counted(source, name, rate, deadline)
     marks = sorted({stamp for stamp in stamps if stamp is not None})
