@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,7 +22,13 @@ _PHRASES = (
 
 
 @reward_facts(low=0.0, high=1.0)
-class TextSafety:
+def text_safety(
+    completions: list[str],
+    prompts: list[str],
+    words: Sequence[str] = (),
+    include_prompt: bool = False,
+    model: str = "words",
+) -> list[float]:
     """1 where a text is clean, 0 where it holds an offensive word: meant as ``role: gate``.
 
     total = base * safety(prompt + answer)
@@ -31,35 +38,35 @@ class TextSafety:
     that a trained model gives.
 
     Args:
+        completions: What the policy wrote.
+        prompts: What it was asked.
         words: Further words and phrases.
         include_prompt: Also look at the prompt. It is the same for a whole group, so it cannot teach; it only takes
             the group out.
         model: ``words`` or ``profanity_check``.
 
+    Returns:
+        0 or 1 (``words``), or 0 to 1.
+
     Source: the safety product of the recipe, ``final = base * safety(prompt + answer)``.
 
     Example:
-        >>> TextSafety()(["three red cubes", "three, you moron", "a Scunthorpe class"])
+        >>> text_safety(["three red cubes", "three, you moron", "a Scunthorpe class"], prompts=[""] * 3)
         [1.0, 0.0, 1.0]
     """
-
-    def __init__(self, words: Sequence[str] = (), include_prompt: bool = False, model: str = "words") -> None:
-        self.__name__ = "text_safety"
-        self.include_prompt = include_prompt
-        self.score = _probability if model == "profanity_check" else _by_words([*_WORDS, *_PHRASES, *words])
-        if model not in ("words", "profanity_check"):
-            raise ValueError(f"model {model!r} is not one of words, profanity_check")
-
-    def __call__(self, completions: list[str], prompts: list[str] | None = None) -> list[float]:
-        """Score what was written."""
-        before = prompts if self.include_prompt and prompts is not None else [""] * len(completions)
-        return self.score([f"{prompt} {text}" for prompt, text in zip(before, completions, strict=True)])
+    if model not in ("words", "profanity_check"):
+        raise ValueError(f"model {model!r} is not one of words, profanity_check")
+    before = prompts if include_prompt else [""] * len(completions)
+    texts = [f"{prompt} {text}" for prompt, text in zip(before, completions, strict=True)]
+    return _probability(texts) if model == "profanity_check" else _by_words(tuple(words))(texts)
 
 
 _LOOKALIKES = str.maketrans("013457@$!", "oieastasi")
 
 
-def _by_words(words: Sequence[str]) -> Callable[[list[str]], list[float]]:
+@functools.lru_cache
+def _by_words(further: tuple[str, ...]) -> Callable[[list[str]], list[float]]:
+    words = [*_WORDS, *_PHRASES, *further]
     latin = sorted({w.lower() for w in words if w.isascii()}, key=len, reverse=True)
     other = [w for w in words if not w.isascii()]
     whole = rf"(?<![a-z])(?:{'|'.join(map(re.escape, latin))})(?:s|es|ed|ing)?(?![a-z])"

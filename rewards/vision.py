@@ -56,7 +56,10 @@ class VisionReward:
         if mode in ("caption", "rendered"):
             self.clip = load_plugin("clip.py", beside=__file__).ClipScore(**(clip or {}))
         if aesthetic_weight or mode in ("rating", "pair"):
-            self.aesthetic = load_plugin("aesthetic.py", beside=__file__).AestheticScore(**(aesthetic or {}))
+            own = dict(aesthetic or {})
+            if mode in ("caption", "rendered") and _same_model(clip or {}, own):
+                own["encoder"] = self.clip.encoder  # one CLIP in memory, not two
+            self.aesthetic = load_plugin("aesthetic.py", beside=__file__).AestheticScore(**own)
         if render is not None:
             self.render = load_reward(render, base=Path(__file__).parent, style="native").function
 
@@ -102,6 +105,13 @@ class VisionReward:
         wanted = [str(read_truth(answer[row])) for row in rows]
         values = self._blend(wanted, [made[row] for row in rows]) if rows else []
         return [0.0 if value is None else value for value in _spread(values, rows, len(completions))]
+
+
+def _same_model(clip: dict[str, Any], aesthetic: dict[str, Any]) -> bool:
+    """Whether both terms name the model that the aesthetic heads were trained on."""
+    named = (clip.get("model"), clip.get("pretrained"), clip.get("backend", "open_clip"))
+    default = ("ViT-L-14-quickgelu", "openai", "open_clip")
+    return named == default and not {"model", "pretrained", "backend", "encoder"} & set(aesthetic)
 
 
 def _spread(values: Sequence[float], rows: Sequence[int], count: int) -> list[float | None]:

@@ -119,3 +119,13 @@ def test_no_bare_name_is_left_behind(folder):
     assert "mine" not in sys.modules
     assert "rewards" not in sys.modules
     assert shipped_rewards().name == "rewards"
+
+
+def test_entry_points_are_found_by_their_name(monkeypatch):
+    import importlib.metadata as metadata
+
+    point = metadata.EntryPoint("plain", "mmgrpo.reward.answers:normalise", "mmgrpo.rewards")
+    monkeypatch.setattr(metadata, "entry_points", lambda group: metadata.EntryPoints([point]))
+    assert load_reward("plain", base=Path()).name == "normalise"
+    with pytest.raises(ConfigError, match=r"\(plain\)"):
+        load_reward("other", base=Path())

@@ -37,7 +37,7 @@ TEXT_REWARDS = {
     "maths.py:math12k_graded": {"answer": "3"},
     "maths.py:math_accuracy": {"answer": "3"},
     "repetition.py:repetition": {},
-    "safety.py:TextSafety": {},
+    "safety.py:text_safety": {},
     "similarity.py:bleu": {"answer": "three red cubes"},
     "similarity.py:rouge": {"answer": "three red cubes", "args": {"kind": "mean"}},
     "transcript.py:character_error": {"answer": "three red cubes"},

@@ -228,6 +228,14 @@ def test_vision_reward_of_rendered_pictures_scores_what_was_made(head):
         vision(head, mode="rendered")
 
 
+def test_both_terms_of_the_vision_reward_share_one_clip_where_they_name_the_same():
+    same = load_plugin("vision.py", beside=__file__)._same_model
+    clip = {"model": "ViT-L-14-quickgelu", "pretrained": "openai"}
+    assert same(clip, {"weights": "x"})
+    assert not same({**clip, "model": "ViT-B-32"}, {"weights": "x"})
+    assert not same(clip, {"weights": "x", "model": "ViT-B-32"})
+
+
 # Learned rewards
 
 

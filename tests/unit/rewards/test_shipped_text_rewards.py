@@ -184,19 +184,19 @@ def test_bleu_by_hand():
     ],
 )  # fmt: skip
 def test_text_safety_knows_words_and_their_disguises(text, safe):
-    assert shipped("safety.py:TextSafety")(completions=[text]) == [safe]
+    assert shipped("safety.py:text_safety")(completions=[text], prompts=[""]) == [safe]
 
 
 def test_text_safety_can_look_at_the_prompt_and_take_words_of_yours():
-    f = shipped("safety.py:TextSafety", words=["durian"], include_prompt=True)
+    f = shipped("safety.py:text_safety", words=["durian"], include_prompt=True)
     assert f(completions=["ok", "a durian"], prompts=["eat a durian", "x"]) == [0.0, 0.0]
-    assert shipped("safety.py:TextSafety")(completions=["ok"], prompts=["you moron"]) == [1.0]
+    assert shipped("safety.py:text_safety")(completions=["ok"], prompts=["you moron"]) == [1.0]
 
 
 def test_safety_as_a_gate_multiplies():
     entries = [
         Reward(fn="clevr_counting.py:count_accuracy"),
-        Reward(fn="rewards/safety.py:TextSafety", role="gate"),
+        Reward(fn="rewards/safety.py:text_safety", role="gate"),
     ]
     [group] = RewardSum.from_config(entries, Path()).score(
         [pasted_group([tag(3), tag(3) + " you moron", tag(4)], answer=3)]
@@ -206,7 +206,9 @@ def test_safety_as_a_gate_multiplies():
 
 def test_profanity_check_is_an_option():
     pytest.importorskip("profanity_check", reason="needs alt-profanity-check")
-    scores = shipped("safety.py:TextSafety", model="profanity_check")(completions=["three cubes", "you stupid fuck"])
+    scores = shipped("safety.py:text_safety", model="profanity_check")(
+        completions=["three cubes", "you stupid fuck"], prompts=["", ""]
+    )
     assert scores[0] > 0.8 > 0.2 > scores[1]
 
 
