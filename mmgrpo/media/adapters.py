@@ -17,6 +17,7 @@ from mmgrpo.media.audio import read_audio
 from mmgrpo.media.color import Color
 from mmgrpo.media.frames import ClipRules
 from mmgrpo.media.image import MAX_PIXELS_DECODED, read_image, verify_image
+from mmgrpo.media.shape import check_shape, fitted
 from mmgrpo.media.sources import load
 from mmgrpo.media.video import read_video
 from mmgrpo.types import Decoded, Media, MediaKind
@@ -125,12 +126,17 @@ class ImageAdapter:
             background=self._background,
             max_pixels_decoded=self._largest,
         )
+        image = fitted(image, self._limits, background=self._background, name=name)
         return Decoded(kind="image", data=image, name=media.name)
 
     def verify(self, media: Media) -> None:
         """Check one picture."""
         name = media.name or "a picture"
-        verify_image(load(media.source, name=name), name=name, max_pixels_decoded=self._largest)
+        size = verify_image(load(media.source, name=name), name=name, max_pixels_decoded=self._largest)
+        if size is None:
+            self.decode(media)
+        else:
+            check_shape(*size, self._limits, name=name)
 
 
 class AudioAdapter:

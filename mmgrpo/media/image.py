@@ -65,7 +65,7 @@ def read_image(
     )
 
 
-def verify_image(source: Any, *, name: str, max_pixels_decoded: int = MAX_PIXELS_DECODED) -> None:
+def verify_image(source: Any, *, name: str, max_pixels_decoded: int = MAX_PIXELS_DECODED) -> tuple[int, int] | None:
     """Check that a picture can be decoded to its end, as cheaply as its format allows.
 
     Args:
@@ -73,16 +73,21 @@ def verify_image(source: Any, *, name: str, max_pixels_decoded: int = MAX_PIXELS
         name: How messages call the picture.
         max_pixels_decoded: Refuse larger pictures, in pixels.
 
+    Returns:
+        Width and height as stored, before any turning; None for what was not looked at.
+
     Raises:
         MediaError: Not a picture, damaged, cut off or too large.
     """
     if not isinstance(source, bytes):
-        return
+        return None
     with open_image(source, name=name) as image:
         _check_size(image, name, max_pixels_decoded)
+        size = image.size
         if image.format == "JPEG":
             image.draft("RGB", (max(1, image.width // 8), max(1, image.height // 8)))  # all bytes, fewer pixels
         _load(image, name)
+    return size
 
 
 @lru_cache(maxsize=1)
