@@ -63,10 +63,7 @@ def head_stats(
     for start in range(0, len(token_ids), chunk):
         part = slice(start, start + chunk)
         arguments = (hidden[part], token_ids[part], head, temperature, entropy)
-        if recompute:
-            stats = checkpoint(_chunk_stats, *arguments, use_reentrant=False)
-        else:
-            stats = _chunk_stats(*arguments)
+        stats = checkpoint(_chunk_stats, *arguments, use_reentrant=False) if recompute else _chunk_stats(*arguments)
         logprobs.append(stats[0])
         entropies.append(stats[1])
     if not logprobs:

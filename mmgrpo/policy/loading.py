@@ -81,8 +81,9 @@ def load_model(settings: Model) -> LoadedModel:
     set_template(processor, settings)
     limit_pixels(processor, family, settings)
     silence_dropout(model)
-    decoder: Any = model.get_submodule(family.decoder)
-    decoder.set_attn_implementation(NAME)
+    if family.layout == "packed":
+        decoder: Any = model.get_submodule(family.decoder)
+        decoder.set_attn_implementation(NAME)
     if settings.tune != "qlora":
         model = model.to(device)
     return LoadedModel(model=model.eval(), processor=processor, family=family, device=device)

@@ -49,6 +49,7 @@ def draw(
     scaled = (logits if logits.dtype == torch.float64 else logits.float()) / (sampling.temperature or 1.0)
     base = torch.log_softmax(scaled, dim=-1)
     cut = _penalised(scaled, sampling, seen)
+    banned = banned[banned < logits.shape[-1]]  # a placeholder may have no logit of its own
     cut = cut.index_fill(-1, banned, float("-inf")) if len(banned) else cut
     cut = truncate(cut, sampling)
     if sampling.temperature == 0:

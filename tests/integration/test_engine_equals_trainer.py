@@ -10,9 +10,10 @@ import torch
 from mmgrpo.rollout.local import LocalEngine, end_tokens
 from mmgrpo.types import Batch, Sampling, Segment
 
-FAMILIES = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3"]
+PACKED = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3", "idefics3"]
+FORMS = [*[(family, layout) for family in PACKED for layout in ("packed", "rows")], ("gemma3", "rows")]
 CUTS = {"top_p": 0.8, "top_k": 40, "min_p": 0.02, "repetition_penalty": 1.3}
-STOPS = ("e", "7", "<")
+STOPS = ("e", "7", "<", "a", "o", "n")
 
 
 @pytest.fixture
@@ -58,8 +59,7 @@ def tokens_of(groups):
 
 @pytest.mark.parametrize("cuts", [{}, CUTS], ids=["whole", "cut"])
 @pytest.mark.parametrize("temperature", [0.6, 1.0])
-@pytest.mark.parametrize("layout", ["packed", "rows"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("family", "layout"), FORMS)
 def test_recorded_logprobs_are_the_trainers(family, layout, temperature, cuts, tiny_policy, three_prompts):
     policy = tiny_policy(family, layout=layout)
     sampling = Sampling(max_completion_length=24, temperature=temperature, stop=STOPS, seed=1, **cuts)
@@ -71,8 +71,7 @@ def test_recorded_logprobs_are_the_trainers(family, layout, temperature, cuts, t
     assert (other - engine).abs().max() > 1e-2
 
 
-@pytest.mark.parametrize("layout", ["packed", "rows"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("family", "layout"), FORMS)
 def test_prompts_are_prefilled_once_together_and_finished_rows_leave(family, layout, tiny_policy, three_prompts):
     """Decode row-steps are the sum of completion lengths less one each: the prefill predicts the first token."""
     policy = tiny_policy(family, layout=layout)

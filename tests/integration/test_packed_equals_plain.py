@@ -7,14 +7,18 @@ import math
 import pytest
 import torch
 
-from mmgrpo.config.model import Lora
+from mmgrpo.config.model import Freeze, Lora
 from mmgrpo.policy import plan
 from mmgrpo.policy.plain import plain_inputs, plain_logprobs
 from mmgrpo.rollout.local import LocalEngine
 from mmgrpo.types import Sampling
 
-VISION = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"]
+QWEN = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"]
+VISION = [*QWEN, "idefics3", "smolvlm", "gemma3"]
+ENCODERS = {"gemma3": "model.vision_tower"} | dict.fromkeys(["idefics3", "smolvlm"], "model.vision_model")
 FAMILIES = [*VISION, "qwen3"]
+SHARED = [family for family in FAMILIES if family != "gemma3"]
+"""Families whose attention can be shared over a group."""
 LOGPROB_BOUND = 1e-5
 GRADIENT_BOUND = 1e-4
 SHAPES = {
@@ -71,9 +75,13 @@ def assert_equal(policy, batch, temperature):
     assert (stats.logprobs - logprobs).abs().max() < LOGPROB_BOUND
     assert (stats.entropy - entropies).abs().max() < 2 * LOGPROB_BOUND
     assert packed.keys() == alone.keys()
-    worst = {n: ((packed[n] - g).norm() / g.norm()).item() for n, g in alone.items() if g.any()}
+    # softmax does not see a bias that all keys share: without rotary positions its gradient is rounding alone
+    total = max(g.norm() for g in alone.values())
+    blind = {n for n, g in alone.items() if n.endswith("k_proj.bias") and g.norm() < 1e-5 * total}
+    worst = {n: ((packed[n] - g).norm() / g.norm()).item() for n, g in alone.items() if g.any() and n not in blind}
     assert max(worst.values()) < GRADIENT_BOUND, max(worst, key=worst.get)
-    assert all(not packed[n].any() for n in alone if n not in worst)
+    assert all(packed[n].norm() < 1e-5 * total for n in blind)
+    assert all(not packed[n].any() for n in alone.keys() - worst.keys() - blind)
     return packed
 
 
@@ -89,16 +97,17 @@ def test_the_tiny_policy_is_neither_flat_nor_blind(family, tiny_policy, make_pro
         assert (one.logprobs - other.logprobs).abs().max() > 100 * LOGPROB_BOUND
 
 
-@pytest.mark.parametrize(
-    ("layout", "shape"),
-    [
-        *[("packed", shape) for shape in SHAPES],
-        *[pytest.param("rows", s, marks=() if s == "mixed" else pytest.mark.slow) for s in SHAPES],
-    ],
-)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("family", SHARED)
+def test_packed_logprobs_entropy_and_gradients_are_those_of_the_plain_rows(family, shape, tiny_policy, batch_of):
+    policy = tiny_policy(family, layout="packed")
+    assert assert_equal(policy, batch_of(policy, shape), temperature=1.0)
+
+
+@pytest.mark.parametrize("shape", [pytest.param(s, marks=() if s == "mixed" else pytest.mark.slow) for s in SHAPES])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_logprobs_entropy_and_gradients_are_those_of_the_plain_rows(family, shape, layout, tiny_policy, batch_of):
-    policy = tiny_policy(family, layout=layout)
+def test_rows_logprobs_entropy_and_gradients_are_those_of_the_plain_rows(family, shape, tiny_policy, batch_of):
+    policy = tiny_policy(family, layout="rows")
     assert assert_equal(policy, batch_of(policy, shape), temperature=1.0)
 
 
@@ -120,10 +129,15 @@ def test_temperature_scales_both_sides_alike(family, temperature, tiny_policy, b
 )
 @pytest.mark.parametrize("family", FAMILIES)
 def test_recomputing_activations_changes_nothing(family, tune, layout, tiny_policy, batch_of):
+    if family not in SHARED and layout == "packed":
+        pytest.skip("its attention cannot be shared")
     lora = Lora(r=4, targets=("all-linear",)) if tune == "lora" else None
+    frozen = {"freeze": Freeze()} if tune == "lora" else {}
     found = []
     for checkpointing in (False, True):
-        policy = tiny_policy(family, tune=tune, lora=lora, gradient_checkpointing=checkpointing, layout=layout)
+        policy = tiny_policy(
+            family, tune=tune, lora=lora, gradient_checkpointing=checkpointing, layout=layout, **frozen
+        )
         found.append(assert_equal(policy, batch_of(policy, "mixed"), temperature=1.0))
     assert found[0].keys() == found[1].keys()
     if tune == "lora":
@@ -131,7 +145,7 @@ def test_recomputing_activations_changes_nothing(family, tune, layout, tiny_poli
 
 
 @pytest.mark.parametrize("form", ["joined", "apart"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", SHARED)
 def test_both_forms_of_attention_are_exact(family, form, tiny_policy, batch_of, monkeypatch):
     used = set()
     for name in ("joined", "apart"):
@@ -146,7 +160,7 @@ def test_both_forms_of_attention_are_exact(family, form, tiny_policy, batch_of, 
 def test_videos_and_pictures_in_one_batch_are_exact(tiny_policy, make_prompt, make_picture, make_batch):
     import numpy as np
 
-    for family in VISION:
+    for family in QWEN:
         policy = tiny_policy(family)
         clip = np.stack([np.asarray(make_picture(seed=s)) for s in range(4)])
         prompts = [
@@ -172,9 +186,13 @@ def test_swapped_completions_give_other_logprobs(tiny_policy, batch_of):
 def test_each_picture_passes_the_encoder_once_per_phase(family, tiny_policy, make_prompt, make_picture, make_batch):
     policy = tiny_policy(family)
     calls = []
-    policy.model.model.visual.register_forward_pre_hook(lambda module, args: calls.append(args[0].shape[0]))
+    encoder = policy.model.get_submodule(ENCODERS.get(family, "model.visual"))
+    encoder.register_forward_pre_hook(
+        lambda module, args, kwargs: calls.append((*args, *kwargs.values())[0].shape[0]), with_kwargs=True
+    )
     prompts = [make_prompt(policy, images=[make_picture(*SIZES[i])] * (i + 1)) for i in range(3)]
-    patches = sum(p.model_inputs["pixel_values"].shape[0] for p in prompts)
+    axis = 1 if family in ("idefics3", "smolvlm") else 0  # tiles stand on the second axis
+    patches = sum(p.model_inputs["pixel_values"].shape[axis] for p in prompts)
     LocalEngine(policy).generate(prompts, [4, 4, 4], Sampling(max_completion_length=5))
     assert calls == [patches]
     batch = make_batch(prompts, [[3] * 4] * 3)

@@ -26,9 +26,10 @@ class Key:
 
     feeds: Literal["encoder", "language"]
     """An encoder, or the language model (positions, token types)."""
-    join: Literal["concat", "tokens", "list"]
-    """concat: one entry per medium (or patch, tile, frame), prompts after one another along the first axis; tokens:
-    one value per prompt token, ``[1, P]``; list: kept per prompt."""
+    join: Literal["concat", "tiles", "tokens", "list"]
+    """concat: one entry per medium (or patch, tile, frame), prompts after one another along the first axis; tiles:
+    ``[1, tiles, …]``, after one another along the second; tokens: one value per prompt token, ``[1, P]``; list: kept
+    per prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +133,8 @@ def join_inputs(family: Family, prompts: Sequence[Prompt], device: torch.device)
         values = [_as_tensor(p.model_inputs[name], device) for p in holders]
         if rule.join == "concat":
             joined[name] = torch.cat(values)
+        elif rule.join == "tiles":
+            joined[name] = torch.cat(values, dim=1)
         elif rule.join == "tokens":
             joined[name] = torch.cat([v.reshape(-1) for v in values])
         else:

@@ -12,10 +12,10 @@ from jaxtyping import Int
 from torch import Tensor
 
 from mmgrpo.errors import ConfigError, explain
-from mmgrpo.policy.families import qwen_vl, text
+from mmgrpo.policy.families import gemma, idefics, qwen_vl, text
 from mmgrpo.policy.families.record import Family
 
-_ALL = {family.name: family for file in (qwen_vl, text) for family in file.FAMILIES}
+_ALL = {family.name: family for file in (qwen_vl, text, idefics, gemma) for family in file.FAMILIES}
 
 
 def family_of(model_type: str) -> Family:
