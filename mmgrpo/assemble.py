@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,13 +18,13 @@ from mmgrpo.checks.first_step import check_first_step
 from mmgrpo.config.load import LoadedConfig
 from mmgrpo.config.schema import Config
 from mmgrpo.data.feed import PromptFeed
+from mmgrpo.data.mixture import AnySamples
 from mmgrpo.data.opening import Opened, open_samples, verify_media
-from mmgrpo.data.samples import Samples
 from mmgrpo.data.templates import fill
 from mmgrpo.errors import ConfigError, DatasetError, explain
 from mmgrpo.evaluate.run import choose_metric
-from mmgrpo.media.adapters import Adapters, built_in
 from mmgrpo.media.limits import set_clip_limits
+from mmgrpo.media.plugins import open_adapters
 from mmgrpo.media.prompts import PromptBuilder
 from mmgrpo.policy.policy import Policy, load_policy
 from mmgrpo.reward.score import AnyReward, RewardSum
@@ -56,10 +57,10 @@ class Assembly:
     processor: PromptBuilder
     engine: LocalEngine
     rewards: RewardSum
-    train: Samples | None
+    train: AnySamples | None
     """None where only evaluation was asked for."""
-    eval: Samples | None
-    warm_start: Samples | None
+    eval: AnySamples | None
+    warm_start: AnySamples | None
     """Rows to imitate; None where there is no warm start (any more)."""
     left_out: frozenset[int]
     """Training rows whose media cannot be read."""
@@ -97,15 +98,15 @@ def assemble(loaded: LoadedConfig, given: Given, *, training: bool = True, fresh
     rewards = open_rewards(loaded, given.rewards)
     for samples in (opened.eval, opened.train):
         if samples is not None:
-            rewards.check_columns([*samples[0].extras, "answer"])
+            rewards.check_columns([*samples.columns, "answer"])
     check_choices(config, rewards.names)
-    left_out = verify_media(config.data, opened, Adapters(built_in(config.data)).verify)
+    left_out = verify_media(config.data, opened, open_adapters(config.data, base=loaded.folder).verify)
     policy = load_policy(config.model)
     policy.module.check_media = config.checks.media_count
     return Assembly(
         loaded=loaded,
         policy=policy,
-        processor=open_processor(config, policy),
+        processor=open_processor(config, policy, loaded.folder),
         engine=LocalEngine(policy, max_rows=config.rollout.max_rows),
         rewards=rewards,
         train=opened.train,
@@ -133,15 +134,15 @@ def check_choices(config: Config, rewards: Sequence[str]) -> None:
         )
 
 
-def open_processor(config: Config, policy: Policy) -> PromptBuilder:
-    """Tie the policy's own processor to the limits of the YAML."""
+def open_processor(config: Config, policy: Policy, base: Path) -> PromptBuilder:
+    """Tie the policy's own processor to the limits of the YAML, and to the adapters that it names from ``base``."""
     set_clip_limits(policy.processor, config.data.video)
     return PromptBuilder(
         policy.processor,
         facts=policy.facts,
         chat_template_kwargs=config.rollout.chat_template_kwargs,
         max_prompt_tokens=config.data.max_prompt_tokens,
-        adapters=Adapters(built_in(config.data, processor=policy.processor)),
+        adapters=open_adapters(config.data, base=base, processor=policy.processor),
         clip_sound=config.data.video.sound,
     )
 
