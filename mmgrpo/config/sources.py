@@ -81,9 +81,14 @@ def _variant(value: object) -> str:
     return "files"
 
 
+def _single(value: object) -> str:
+    variant = _variant(value)
+    return "files" if variant == "mixture" else variant
+
+
 Single = Annotated[
     Annotated[Files, Tag("files")] | Annotated[Scenes, Tag("scenes")] | Annotated[Package, Tag("package")],
-    Discriminator(_variant),
+    Discriminator(_single),
 ]
 """``{path: …}`` reads files, ``{synthetic: …}`` makes rows in code, ``{package: …}`` takes those of a package."""
 

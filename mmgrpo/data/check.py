@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mmgrpo.data.feed import OnBadMedia, left_out_line, with_row
-from mmgrpo.data.samples import Samples
+from mmgrpo.data.mixture import AnySamples
 from mmgrpo.errors import DatasetError, MediaError, explain
 from mmgrpo.types import Media
 
@@ -33,7 +33,7 @@ class MediaReport:
 
 
 def check_media(
-    samples: Samples,
+    samples: AnySamples,
     verify: Callable[[Media], None],
     *,
     on_bad_media: OnBadMedia = "error",
@@ -60,9 +60,9 @@ def check_media(
         MediaError: Media that cannot be read, under ``on_bad_media: error``; names rows and files.
         DatasetError: A row is malformed, or no row is left.
     """
-    if samples.rows.generated:
-        return MediaReport(rows=0, media=0, left_out={})
-    wanted = range(len(samples)) if rows is None else rows
+    wanted = samples.checkable()
+    if rows is not None:
+        wanted = sorted(set(rows) & set(wanted)) if len(wanted) else ()
     known: dict[Path, str | None] = {}
     left_out: dict[int, str] = {}
     media = 0
@@ -84,7 +84,7 @@ def _silent(done: int, total: int) -> None:
 
 
 def _faults(
-    samples: Samples, row: int, verify: Callable[[Media], None], known: dict[Path, str | None]
+    samples: AnySamples, row: int, verify: Callable[[Media], None], known: dict[Path, str | None]
 ) -> tuple[int, str | None]:
     """Count the media of a row that were read, and give the first fault."""
     count = 0
@@ -101,7 +101,7 @@ def _faults(
     return count, None
 
 
-def _media(samples: Samples, row: int, known: dict[Path, str | None]) -> Iterator[tuple[Media, bool]]:
+def _media(samples: AnySamples, row: int, known: dict[Path, str | None]) -> Iterator[tuple[Media, bool]]:
     for medium in samples[row].media:
         yield medium, isinstance(medium.source, Path) and medium.source in known
 
@@ -117,7 +117,7 @@ def _verify(medium: Media, verify: Callable[[Media], None], known: dict[Path, st
         known[medium.source] = str(error)
 
 
-def _report(left_out: dict[int, str], samples: Samples, total: int, on_bad_media: OnBadMedia) -> None:
+def _report(left_out: dict[int, str], samples: AnySamples, total: int, on_bad_media: OnBadMedia) -> None:
     if not left_out:
         return
     if on_bad_media == "error":
@@ -129,8 +129,8 @@ def _report(left_out: dict[int, str], samples: Samples, total: int, on_bad_media
     for row in sorted(left_out):
         warnings.warn(left_out_line(left_out[row]), stacklevel=4)
     if len(left_out) == total:
-        raise DatasetError(explain("No row is left whose media can be read", where=samples.rows.name))
+        raise DatasetError(explain("No row is left whose media can be read", where=samples.name))
     warnings.warn(
-        f"{samples.rows.name}: {len(left_out)} of {total} rows left out because their media cannot be read.",
+        f"{samples.name}: {len(left_out)} of {total} rows left out because their media cannot be read.",
         stacklevel=4,
     )

@@ -46,6 +46,10 @@ class Rows(ABC, Sequence[Row]):
         """Name row ``index`` uniquely in its source, the same in every run."""
         return str(index)
 
+    def column(self, name: str) -> list[Any]:
+        """Read one column of all rows, in order; a row without it has None."""
+        return [self.read(i).get(name) for i in range(len(self))]
+
     @overload
     def __getitem__(self, index: int) -> Row: ...
     @overload

@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mmgrpo.config.data import Data, Source
+from mmgrpo.config.data import Data, Mixture, Single, Source
 from mmgrpo.data.check import check_media
+from mmgrpo.data.lazy import Rows
+from mmgrpo.data.mixture import AnySamples, MixedSamples
+from mmgrpo.data.remote import Downloads
 from mmgrpo.data.rows import open_rows, rows_from_python
 from mmgrpo.data.samples import Samples
 from mmgrpo.errors import ConfigError, explain
@@ -22,15 +25,17 @@ from mmgrpo.types import Media
 class Opened:
     """The rows of a run."""
 
-    train: Samples | None
+    train: AnySamples | None
     """Rows to learn from; None where only evaluation was asked for."""
-    eval: Samples | None
+    eval: AnySamples | None
     """Held-out rows; None where there are none."""
-    warm_start: Samples | None
+    warm_start: AnySamples | None
     """Rows to imitate; None where there is no warm start (any more)."""
 
 
-def open_samples(data: Data, source: Source | None, given: Any = None, *, base: Path, needed: str) -> Samples | None:
+def open_samples(
+    data: Data, source: Source | None, given: Any = None, *, base: Path, needed: str
+) -> AnySamples | None:
     """Open rows of Python or of the configuration.
 
     Args:
@@ -48,10 +53,12 @@ def open_samples(data: Data, source: Source | None, given: Any = None, *, base: 
         DatasetError: They cannot be read.
     """
     if given is not None:
-        rows = rows_from_python(given, base=base)
-    elif source is not None:
-        rows = open_rows(source, base=base, seed=data.seed)
-    elif needed:
+        return _samples(data, rows_from_python(given, base=base))
+    if isinstance(source, Mixture):
+        return MixedSamples([_samples(data, _opened(data, part.source, base)) for part in source.mixture])
+    if source is not None:
+        return _samples(data, _opened(data, source, base))
+    if needed:
         raise ConfigError(
             explain(
                 "There are no rows",
@@ -59,9 +66,22 @@ def open_samples(data: Data, source: Source | None, given: Any = None, *, base: 
                 fix=f"Add {needed}.path (or {needed}.synthetic) to the YAML, or hand rows over in Python.",
             )
         )
-    else:
-        return None
-    return Samples(rows, columns=data.columns, template=data.template, allow_absolute_media=data.allow_absolute_media)
+    return None
+
+
+def _opened(data: Data, source: Single, base: Path) -> Rows:
+    return open_rows(source, base=base, seed=data.seed)
+
+
+def _samples(data: Data, rows: Rows) -> Samples:
+    remote = Downloads(max_bytes=data.remote_bytes, max_seconds=data.remote_seconds) if data.allow_remote else None
+    return Samples(
+        rows,
+        columns=data.columns,
+        template=data.template,
+        allow_absolute_media=data.allow_absolute_media,
+        remote=remote,
+    )
 
 
 def verify_media(data: Data, opened: Opened, verify: Callable[[Media], None]) -> frozenset[int]:

@@ -88,13 +88,22 @@ class Samples(Sequence[Sample]):
         """Say where sample ``index`` came from, for messages."""
         return self.rows.where(index)
 
-    def generated(self, index: int) -> bool:
-        """Tell whether sample ``index`` is made in code, so that its media need no check."""
-        return self.rows.generated
+    def checkable(self) -> Sequence[int]:
+        """List the samples whose media come from files: those made in code cannot be damaged."""
+        return range(0 if self.rows.generated else len(self.rows))
 
     def forms(self) -> dict[str, str]:
         """Name the form of each source."""
         return {self.name: self.form.name}
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns that rewards may ask for."""
+        return tuple(self[0].extras) if len(self) else ()
+
+    def column(self, name: str) -> list[Any]:
+        """Read one column of all rows, in order; a row without it has None."""
+        return self.rows.column(name)
 
 
 def to_sample(

@@ -37,6 +37,12 @@ class TableRows(Rows):
         """Name the source and the row."""
         return f"{self.name}, row {index}"
 
+    def column(self, name: str) -> list[Any]:
+        """Read one column without the others."""
+        if self._transformed or name not in self.columns:
+            return super().column(name)
+        return self._dataset.select_columns([name])[:][name].to_pylist()
+
 
 def parquet_rows(path: Path) -> TableRows:
     """Open one parquet file.
