@@ -9,6 +9,8 @@ import pytest
 import torch
 from PIL import Image
 
+from mmgrpo.config.data import Data
+from mmgrpo.config.media import ImageLimits
 from mmgrpo.errors import MediaError, ProcessorError
 from mmgrpo.media.adapters import Adapters, built_in
 from mmgrpo.media.prompts import PromptBuilder
@@ -211,8 +213,9 @@ def test_placeholders_written_in_the_rows_text_are_refused(builder):
 
 
 def test_pictures_that_the_processor_refuses_name_sample_and_size(builder):
+    adapters = Adapters(built_in(Data(image=ImageLimits(max_aspect_ratio=300))))
     with pytest.raises(ProcessorError, match="2276 x 10") as caught:
-        builder().encode(ask("?", picture(2276, 10), id="tall"))
+        builder(adapters=adapters).encode(ask("?", picture(2276, 10), id="tall"))
     assert "tall" in str(caught.value)
 
 
