@@ -1,21 +1,51 @@
 """An endless, resumable source of prompts: the next rows in order, each turned into a prompt.
 
 Gets the function that makes a prompt as an argument and knows no processor. A row that is left out takes its answer
-with it: nothing shifts.
+with it: nothing shifts. With threads, the prompts of the next call are made while the caller works; which prompts
+come, their order and their errors are the same as without.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, Literal
 
+from mmgrpo.data.curricula import Drawn, Draws, InOrder, Result
+from mmgrpo.data.mixture import AnySamples
 from mmgrpo.data.sampler import RowOrder
-from mmgrpo.data.samples import Samples
 from mmgrpo.errors import DatasetError, MediaError, explain
 from mmgrpo.types import Prompt, Sample
 
 OnBadMedia = Literal["error", "skip"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """Which of the draws are this process's, and how they are made into prompts."""
+
+    rank: int = 0
+    """Number of this process; it takes every ``world``-th draw."""
+    world: int = 1
+    """Processes that share the draws."""
+    threads: int = 0
+    """Threads that make the prompts of the next call ahead; 0: each is made when it is asked for."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Draw:
+    """One draw of this process, and where the draws stand behind it."""
+
+    row: int
+    occurrence: int
+    position: int
+    cursor: Any
+    work: Future[Prompt] | None = None
 
 
 class PromptFeed:
@@ -23,34 +53,44 @@ class PromptFeed:
 
     def __init__(
         self,
-        samples: Samples,
+        samples: AnySamples,
         encode: Callable[[Sample, int], Prompt],
         *,
+        order: Draws | None = None,
         seed: int = 0,
         shuffle: bool = True,
         on_bad_media: OnBadMedia = "error",
         left_out: Iterable[int] = (),
+        share: Share | None = None,
     ) -> None:
         """Start at the first position.
 
         Args:
             samples: Where rows come from.
-            encode: Makes a prompt of a sample and its occurrence.
-            seed: Order of the rows.
+            encode: Makes a prompt of a sample and its occurrence; called from several threads where there are any.
+            order: Which rows come; default: each once an epoch.
+            seed: Order of the rows, where no ``order`` is given.
             shuffle: A new order each epoch; False keeps the source's.
             on_bad_media: Raise, or leave out rows whose medium cannot be read.
-            left_out: Rows found unreadable before.
+            left_out: Rows found unreadable before; the same in every process.
+            share: Which draws are taken here; default: all, without threads.
         """
         self._samples, self._encode = samples, encode
-        self._order = RowOrder(len(samples), seed=seed, shuffle=shuffle)
+        self._order = order or InOrder(RowOrder(len(samples), seed=seed, shuffle=shuffle))
         self._on_bad_media = on_bad_media
-        self._left_out = set(left_out)
-        self._position = 0
+        self._left_out, self._found = frozenset(left_out), set[int]()
+        self._share = share or Share()
+        self._position, self._drawn = 0, 0
+        self._cursor = self._order.cursor()
+        self._queue: deque[_Draw] = deque()
+        self._waiting: dict[int, Drawn] = {}
+        self._results: list[Result] = []
+        self._pool: ThreadPoolExecutor | None = None
 
     @property
     def left_out(self) -> frozenset[int]:
         """Rows that are left out because a medium of theirs cannot be read."""
-        return frozenset(self._left_out)
+        return self._left_out | self._found
 
     def take(self, count: int) -> list[Prompt]:
         """Hand out the next ``count`` prompts.
@@ -68,28 +108,54 @@ class PromptFeed:
         """
         prompts: list[Prompt] = []
         missed = 0
+        self._fill(count)
         while len(prompts) < count:
-            row, occurrence = self._order.row(self._position), self._position
-            prompt = None if row in self._left_out else self._prompt(row, occurrence)
-            self._position += 1
+            if not self._queue:
+                self._queue.append(self._draw())
+            prompt = self._prompt(self._queue[0])  # where this raises, the draw stays first
+            draw = self._queue.popleft()
+            self._position, self._cursor = draw.position, draw.cursor
+            missed = 0 if prompt is not None else missed + 1
             if prompt is not None:
                 prompts.append(prompt)
-                missed = 0
-                continue
-            missed += 1
-            if missed >= self._order.num_rows:
-                raise DatasetError(explain("No row is left whose media can be read", where=self._samples.rows.name))
+            elif missed >= self._order.num_rows:
+                raise self._nothing_left()
+        self._settle()
+        self._fill(count)
         return prompts
 
+    def note(self, occurrences: Sequence[int], rewards: Sequence[float]) -> None:
+        """Say what prompts were worth; a curriculum that learns passes over rows that teach nothing.
+
+        What is noted before one call of :meth:`take` counts from the call after it, with threads or without.
+
+        Args:
+            occurrences: Of the prompts, from any process; those of other runs are ignored.
+            rewards: Mean total reward of each prompt's completions; NaN where no reward applies.
+        """
+        for occurrence, reward in zip(occurrences, rewards, strict=True):
+            drawn = self._waiting.pop(occurrence, None)
+            if drawn is not None and math.isfinite(reward):
+                self._results.append(Result(drawn.row, drawn.epoch, float(reward)))
+
     def state(self) -> Mapping[str, Any]:
-        """Say where consumption stands."""
-        return {"position": self._position, "num_rows": self._order.num_rows}
+        """Say where consumption stands, whatever was made ahead."""
+        return {
+            "position": self._position,
+            "num_rows": self._order.num_rows,
+            "cursor": self._cursor,
+            "memory": self._order.memory(),
+            "results": [list(result) for result in self._results],
+        }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Continue where ``state`` stood.
+        """Continue where ``state`` stood, with any number of processes and threads.
 
         Args:
             state: What :meth:`state` returned.
+
+        Raises:
+            DatasetError: The state is that of another mixture of sources.
         """
         if state.get("num_rows", self._order.num_rows) != self._order.num_rows:
             warnings.warn(
@@ -98,17 +164,93 @@ class PromptFeed:
                 stacklevel=2,
             )
         self._position = int(state["position"])
+        self._cursor = state.get("cursor", self._position)
+        self._order.remember(state.get("memory"))
+        self._results = [Result(*result) for result in state.get("results", ())]
+        self._rewind()
 
-    def _prompt(self, row: int, occurrence: int) -> Prompt | None:
+    def close(self) -> None:
+        """Stop making prompts ahead."""
+        self._rewind()
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool = None
+
+    def _draw(self) -> _Draw:
+        """Draw one row for each process, and keep this process's."""
+        mine: _Draw | None = None
+        for rank in range(self._share.world):
+            drawn = self._next()
+            if self._order.learns:
+                self._waiting[self._drawn - 1] = drawn
+            if rank == self._share.rank:
+                mine = _Draw(row=drawn.row, occurrence=self._drawn - 1, position=0, cursor=None)
+        assert mine is not None
+        mine.position, mine.cursor = self._drawn, self._order.cursor()
+        return mine
+
+    def _next(self) -> Drawn:
+        """Draw the next row that is not left out in any process."""
+        for _ in range(2 * self._order.num_rows):
+            drawn = self._order.draw()
+            self._drawn += 1
+            if drawn.row not in self._left_out:
+                return drawn
+        raise self._nothing_left()
+
+    def _fill(self, count: int) -> None:
+        """Have ``count`` prompts made ahead."""
+        if not self._share.threads:
+            return
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._share.threads, thread_name_prefix="mmgrpo-prompts")
+            weakref.finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)
+        while len(self._queue) < count and len(self._left_out) < self._order.num_rows:
+            draw = self._draw()
+            if draw.row not in self._found:
+                draw.work = self._pool.submit(_make, self._samples, self._encode, draw.row, draw.occurrence)
+            self._queue.append(draw)
+
+    def _settle(self) -> None:
+        """Learn from what was noted; what was drawn ahead without knowing it is taken back."""
+        if not self._results:
+            return
+        self._order.learn(self._results)
+        self._results = []
+        if self._queue:
+            self._rewind()
+
+    def _rewind(self) -> None:
+        """Take back what was drawn ahead."""
+        for draw in self._queue:
+            if draw.work is not None:
+                draw.work.cancel()
+        self._queue.clear()
+        self._waiting = {o: drawn for o, drawn in self._waiting.items() if o < self._position}
+        self._drawn = self._position
+        self._order.move(self._cursor)
+
+    def _prompt(self, draw: _Draw) -> Prompt | None:
+        if draw.row in self._found:
+            return None
         try:
-            return self._encode(self._samples[row], occurrence)
+            if draw.work is not None:
+                return draw.work.result()
+            return _make(self._samples, self._encode, draw.row, draw.occurrence)
         except MediaError as error:
-            where = self._samples.where(row)
+            where = self._samples.where(draw.row)
             if self._on_bad_media == "error":
                 raise MediaError(with_row(str(error), where)) from error
-            self._left_out.add(row)
+            self._found.add(draw.row)
             warnings.warn(left_out_line(with_row(str(error), where)), stacklevel=3)
             return None
+
+    def _nothing_left(self) -> DatasetError:
+        return DatasetError(explain("No row is left whose media can be read", where=self._samples.name))
+
+
+def _make(samples: AnySamples, encode: Callable[[Sample, int], Prompt], row: int, occurrence: int) -> Prompt:
+    return encode(samples[row], occurrence)
 
 
 def with_row(message: str, where: str) -> str:

@@ -5,6 +5,8 @@ No state but a cached permutation, so that resuming needs one whole number. Know
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -42,11 +44,51 @@ class RowOrder:
             A row number; the same for the same seed, number of rows and position, in every version of numpy.
         """
         epoch, step = divmod(position, self.num_rows)
-        return int(self._permutation(epoch)[step]) if self._shuffle else step
-
-    def _permutation(self, epoch: int) -> NDArray[np.int64]:
         if epoch != self._epoch:
-            # RandomState's streams are frozen for ever, those of newer generators are not.
-            state = np.random.RandomState([self._seed % _WORD, self._seed // _WORD % _WORD, epoch % _WORD])
-            self._epoch, self._order = epoch, state.permutation(self.num_rows)
-        return self._order
+            self._epoch, self._order = epoch, self.permutation(epoch)
+        return int(self._order[step])
+
+    def permutation(self, epoch: int) -> NDArray[np.int64]:
+        """Give the whole order of one epoch.
+
+        Args:
+            epoch: From 0.
+        """
+        if not self._shuffle:
+            return np.arange(self.num_rows)
+        # RandomState's streams are frozen for ever, those of newer generators are not.
+        state = np.random.RandomState([self._seed % _WORD, self._seed // _WORD % _WORD, epoch % _WORD])
+        return state.permutation(self.num_rows)
+
+
+class EasyFirst(RowOrder):
+    """Rows by difficulty in the first epochs, rows of equal difficulty in a seeded order; later shuffled.
+
+    Example:
+        >>> order = EasyFirst([3.0, 1.0, 2.0], epochs=1)
+        >>> [order.row(position) for position in range(3)]
+        [1, 2, 0]
+    """
+
+    def __init__(self, difficulty: Sequence[float], *, epochs: int = 1, seed: int = 0, shuffle: bool = True) -> None:
+        """Order one row for each entry of ``difficulty``.
+
+        Args:
+            difficulty: Grows with difficulty.
+            epochs: So many epochs go from easy to hard.
+            seed: Order among equals, and of later epochs.
+            shuffle: As for :class:`RowOrder`.
+        """
+        super().__init__(len(difficulty), seed=seed, shuffle=shuffle)
+        self._difficulty, self._epochs = np.asarray(difficulty, dtype=np.float64), epochs
+
+    def permutation(self, epoch: int) -> NDArray[np.int64]:
+        """Give the whole order of one epoch.
+
+        Args:
+            epoch: From 0.
+        """
+        shuffled = super().permutation(epoch)
+        if epoch >= self._epochs:
+            return shuffled
+        return shuffled[np.argsort(self._difficulty[shuffled], kind="stable")]
