@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,19 +16,20 @@ from torch import Tensor
 from mmgrpo.checks.first_step import check_first_step
 from mmgrpo.config.load import LoadedConfig
 from mmgrpo.config.schema import Config
-from mmgrpo.data.feed import PromptFeed
+from mmgrpo.data.feed import PromptFeed, Share
 from mmgrpo.data.mixture import AnySamples
 from mmgrpo.data.opening import Opened, open_samples, verify_media
+from mmgrpo.data.ordering import open_draws
 from mmgrpo.data.templates import fill
 from mmgrpo.errors import ConfigError, DatasetError, explain
 from mmgrpo.evaluate.run import choose_metric
-from mmgrpo.media.limits import set_clip_limits
 from mmgrpo.media.plugins import open_adapters
 from mmgrpo.media.prompts import PromptBuilder
 from mmgrpo.policy.policy import Policy, load_policy
 from mmgrpo.reward.score import AnyReward, RewardSum
 from mmgrpo.rollout.local import LocalEngine
 from mmgrpo.running.clock import Stopwatch
+from mmgrpo.running.prompts import open_encoder, open_processor
 from mmgrpo.running.sizes import sampling_of
 from mmgrpo.train.build import build_optimizer, update_settings
 from mmgrpo.train.optimizer import Optimizer
@@ -106,7 +106,7 @@ def assemble(loaded: LoadedConfig, given: Given, *, training: bool = True, fresh
     return Assembly(
         loaded=loaded,
         policy=policy,
-        processor=open_processor(config, policy, loaded.folder),
+        processor=open_processor(config, policy.processor, policy.facts, base=loaded.folder),
         engine=LocalEngine(policy, max_rows=config.rollout.max_rows),
         rewards=rewards,
         train=opened.train,
@@ -132,19 +132,6 @@ def check_choices(config: Config, rewards: Sequence[str]) -> None:
                 fix="Add eval: {} to the YAML, or remove train.save_best.",
             )
         )
-
-
-def open_processor(config: Config, policy: Policy, base: Path) -> PromptBuilder:
-    """Tie the policy's own processor to the limits of the YAML, and to the adapters that it names from ``base``."""
-    set_clip_limits(policy.processor, config.data.video)
-    return PromptBuilder(
-        policy.processor,
-        facts=policy.facts,
-        chat_template_kwargs=config.rollout.chat_template_kwargs,
-        max_prompt_tokens=config.data.max_prompt_tokens,
-        adapters=open_adapters(config.data, base=base, processor=policy.processor),
-        clip_sound=config.data.video.sound,
-    )
 
 
 def open_all(loaded: LoadedConfig, given: Given, *, training: bool, fresh: bool) -> Opened:
@@ -187,16 +174,16 @@ def open_rewards(loaded: LoadedConfig, given: Sequence[AnyReward] | None) -> Rew
 
 def open_feed(assembly: Assembly) -> PromptFeed:
     """The endless, resumable source of training prompts."""
-    data = assembly.config.data
+    config, data = assembly.config, assembly.config.data
     if assembly.train is None:
         raise DatasetError(explain("There are no rows to train on", where="data.train"))
     return PromptFeed(
         assembly.train,
-        assembly.encode,
-        seed=data.seed,
-        shuffle=data.shuffle,
+        open_encoder(config, assembly.policy, assembly.encode, base=assembly.loaded.folder),
+        order=open_draws(assembly.train, data, prompts_per_step=config.train.prompts_per_step),
         on_bad_media=data.on_bad_media,
         left_out=assembly.left_out,
+        share=Share(threads=data.prefetch),
     )
 
 
@@ -244,7 +231,9 @@ def assemble_loop(
         )
 
     def score(groups: Sequence[Group], step: int) -> list[ScoredGroup]:
-        return assembly.rewards.score(groups, step=step)
+        scored = assembly.rewards.score(groups, step=step)
+        feed.note([s.group.prompt.occurrence for s in scored], [float(s.totals.nanmean()) for s in scored])
+        return scored
 
     def sync(version: int) -> None:
         assembly.engine.load_weights(assembly.policy.named_weights(), version)

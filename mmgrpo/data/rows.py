@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from mmgrpo.config.data import Files, Package, Scenes, Single
+from mmgrpo.config.synthetic import Beeps, Clips
 from mmgrpo.data.containers import find_path, open_path
 from mmgrpo.data.easy_vqa import easy_vqa_rows
 from mmgrpo.data.lazy import ListedRows, Rows, choose
+from mmgrpo.data.synthetic.beeps import BeepRows
+from mmgrpo.data.synthetic.clips import ClipRows
 from mmgrpo.data.synthetic.counting import scene_rows
 from mmgrpo.data.tables import TableRows, one_split
 from mmgrpo.errors import DatasetError, explain
@@ -35,8 +38,8 @@ def open_rows(source: Single, *, base: Path, seed: int = 0) -> Rows:
     Raises:
         DatasetError: Missing, unreadable, malformed or empty.
     """
-    if isinstance(source, Scenes):
-        return _scenes(source)
+    if isinstance(source, Scenes | Beeps | Clips):
+        return _made(source)
     seed = seed if source.seed is None else source.seed
     if isinstance(source, Package):
         return choose(easy_vqa_rows(source.split), source.limit, seed=seed)
@@ -99,7 +102,26 @@ def rows_from_python(
     raise DatasetError(_not_rows(type(rows).__name__, name))
 
 
-def _scenes(source: Scenes) -> Rows:
+def _made(source: Scenes | Beeps | Clips) -> Rows:
+    if isinstance(source, Beeps):
+        return BeepRows(
+            source.rows,
+            seed=source.seed,
+            seconds=source.seconds,
+            min_beeps=source.min_beeps,
+            max_beeps=source.max_beeps,
+            noise=source.noise,
+        )
+    if isinstance(source, Clips):
+        return ClipRows(
+            source.rows,
+            seed=source.seed,
+            question=source.question,
+            image_size=source.image_size,
+            frames=source.frames,
+            fps=source.fps,
+            blinks=(source.min_blinks, source.max_blinks),
+        )
     return scene_rows(
         source.rows,
         seed=source.seed,

@@ -1,4 +1,4 @@
-"""Prompts made ahead: the same prompts, the same order, the same errors at the same call, and never more than asked."""
+"""Prompts made ahead: the same prompts, order and errors at the same call, and never more than asked for."""
 
 from __future__ import annotations
 
