@@ -14,7 +14,7 @@ from typing import Any, cast
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from mmgrpo.config.keys import describe, find_keys, one_of
+from mmgrpo.config.keys import choices_of, describe, find_keys, one_of
 from mmgrpo.config.names import closest, suggest
 from mmgrpo.config.tree import Document, KeyPath
 from mmgrpo.errors import ConfigError, explain
@@ -74,7 +74,8 @@ def _wrong(details: ErrorDetails, path: KeyPath, document: Document) -> str:
     expected = describe(here[0]) if here else details["msg"].removeprefix("Input should be ")
     fix = ""
     if kind == "literal_error":
-        options = re.findall(r"'([^']*)'", str(details.get("ctx", {}).get("expected", "")))
+        named = [str(choice) for key in here for choice in choices_of(key.field.annotation)]  # of all variants
+        options = list(dict.fromkeys(named)) or re.findall(r"'([^']*)'", str(details.get("ctx", {}).get("expected")))
         expected = one_of(options)
         near = closest(str(given), options)
         fix = f"Write {near}." if near else ""

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from mmgrpo.config.base import Float, Int, Section
+from mmgrpo.config.synthetic import Beeps, Clips
 
 
 class Files(Section):
@@ -75,6 +76,9 @@ _TAGS = {"synthetic": "scenes", "package": "package", "mixture": "mixture"}
 
 
 def _variant(value: object) -> str:
+    made = value.get("synthetic") if isinstance(value, dict) else getattr(value, "synthetic", None)
+    if made in ("beeps", "clips"):
+        return str(made)
     for key, tag in _TAGS.items():
         if (isinstance(value, dict) and key in value) or hasattr(value, key):
             return tag
@@ -87,7 +91,11 @@ def _single(value: object) -> str:
 
 
 Single = Annotated[
-    Annotated[Files, Tag("files")] | Annotated[Scenes, Tag("scenes")] | Annotated[Package, Tag("package")],
+    Annotated[Files, Tag("files")]
+    | Annotated[Scenes, Tag("scenes")]
+    | Annotated[Beeps, Tag("beeps")]
+    | Annotated[Clips, Tag("clips")]
+    | Annotated[Package, Tag("package")],
     Discriminator(_single),
 ]
 """``{path: …}`` reads files, ``{synthetic: …}`` makes rows in code, ``{package: …}`` takes those of a package."""
@@ -136,6 +144,8 @@ def _end(part: Part) -> float:
 Source = Annotated[
     Annotated[Files, Tag("files")]
     | Annotated[Scenes, Tag("scenes")]
+    | Annotated[Beeps, Tag("beeps")]
+    | Annotated[Clips, Tag("clips")]
     | Annotated[Package, Tag("package")]
     | Annotated[Mixture, Tag("mixture")],
     Discriminator(_variant),

@@ -94,5 +94,5 @@ def test_the_page_documents_every_key_once():
     for key in all_keys():
         assert f"| `{key.name}` |" in page
     assert page.count("| `num_generations` |") == 2  # rollout and eval
-    assert page.count("| `synthetic` |") == 1
+    assert page.count("| `synthetic` |") == 3  # scenes, beeps and clips
     assert "`data.train`, `data.eval`, `warm_start.data` with `path`" in page

@@ -108,7 +108,7 @@ def test_they_become_media_of_their_kind():
         ({"synthetic": "beeps", "rows": 4, "min_beeps": 9}, "larger than max_beeps"),
         ({"synthetic": "clips", "rows": 4, "max_blinks": 9}, "9 blinks need 19 frames"),
         ({"synthetic": "clips", "rows": 4, "beeps": 9}, "beeps"),
-        ({"synthetic": "smells", "rows": 4}, "synthetic"),
+        ({"synthetic": "smells", "rows": 4}, "counting, beeps or clips"),
     ],
 )
 def test_what_does_not_fit_is_refused(source: dict[str, Any], told: str):
