@@ -48,7 +48,11 @@ def plain_logprobs(
     base = getattr(model, "model", None)
     if hasattr(base, "rope_deltas"):
         base.rope_deltas = None  # of the prompt before; transformers would add it to this one's positions
-    logits = model(**plain_inputs(family, prompt, completion, device), use_cache=False).logits[0]
+    inputs = plain_inputs(family, prompt, completion, device)
+    positions = family.row_positions(model, prompt, len(completion.token_ids))
+    if positions is not None:
+        inputs["position_ids"] = positions.to(device)
+    logits = model(**inputs, use_cache=False).logits[0]
     if hasattr(base, "rope_deltas"):
         base.rope_deltas = None
     length = len(completion.token_ids)

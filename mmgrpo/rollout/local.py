@@ -53,7 +53,7 @@ class LocalEngine:
         self._draws_on = torch.device("cpu") if policy.device.type == "mps" else policy.device
         ids = [i for ids in policy.family.media_tokens(policy.model.config).values() for i in ids]
         self._banned = torch.tensor(sorted(set(ids)), dtype=torch.long, device=self._draws_on)
-        self._special = frozenset(policy.tokenizer.all_special_ids)
+        self._special = special_tokens(policy.tokenizer)
         self._removed: list[float] = []
         self.decode_row_steps = 0
         """Tokens that went through the model one at a time, since the engine was made."""
@@ -178,6 +178,12 @@ class LocalEngine:
                     fix="Lower the learning rate, or go back to the last checkpoint; in float16 use bfloat16.",
                 )
             )
+
+
+def special_tokens(tokenizer: Any) -> frozenset[int]:
+    """Every token that decoding leaves out, also those that the tokenizer has no name for."""
+    added = getattr(tokenizer, "added_tokens_decoder", {})
+    return frozenset(tokenizer.all_special_ids) | {i for i, token in added.items() if token.special}
 
 
 def end_tokens(policy: Policy) -> frozenset[int]:

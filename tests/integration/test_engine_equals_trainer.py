@@ -10,18 +10,18 @@ import torch
 from mmgrpo.rollout.local import LocalEngine, end_tokens
 from mmgrpo.types import Batch, Sampling, Segment
 
-PACKED = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3", "idefics3"]
+PACKED = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3", "idefics3", "qwen2_audio", "qwen2_5_omni"]
 FORMS = [*[(family, layout) for family in PACKED for layout in ("packed", "rows")], ("gemma3", "rows")]
 CUTS = {"top_p": 0.8, "top_k": 40, "min_p": 0.02, "repetition_penalty": 1.3}
 STOPS = ("e", "7", "<", "a", "o", "n")
 
 
 @pytest.fixture
-def three_prompts(make_prompt, make_picture):
-    """A picture, two pictures of other sizes, none; all of different lengths."""
+def three_prompts(make_prompt, make_picture, make_beep):
+    """A picture, two pictures of other sizes, none (or so many sounds); all of different lengths."""
 
     def build(policy):
-        sees = bool(policy.family.kinds)
+        sees, hears = "image" in policy.family.kinds, "audio" in policy.family.kinds
         pictures = [[(56, 56)], [(84, 140), (56, 112)], []]
         texts = ["How many?", "What is there in the picture?", "Hi"]
         return [
@@ -29,6 +29,7 @@ def three_prompts(make_prompt, make_picture):
                 policy,
                 text,
                 images=[make_picture(*size, seed=i) for size in sizes] if sees else [],
+                audios=[make_beep(0.3 + 0.2 * i, seed=i) for _ in sizes] if hears else [],
                 occurrence=i,
                 sample_id=str(i),
             )

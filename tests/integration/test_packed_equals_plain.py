@@ -16,7 +16,7 @@ from mmgrpo.types import Sampling
 QWEN = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"]
 VISION = [*QWEN, "idefics3", "smolvlm", "gemma3"]
 ENCODERS = {"gemma3": "model.vision_tower"} | dict.fromkeys(["idefics3", "smolvlm"], "model.vision_model")
-FAMILIES = [*VISION, "qwen3"]
+FAMILIES = [*VISION, "qwen2_5_omni", "qwen2_audio", "qwen3"]
 SHARED = [family for family in FAMILIES if family != "gemma3"]
 """Families whose attention can be shared over a group."""
 LOGPROB_BOUND = 1e-5
@@ -32,13 +32,25 @@ SIZES = [(56, 56), (84, 140), (112, 56)]
 
 
 @pytest.fixture
-def batch_of(make_prompt, make_picture, make_batch):
+def media_of(make_picture, make_beep):
+    """So many pictures, or sounds where the family sees none, as arguments of ``make_prompt``."""
+
+    def build(policy, count, seed=0):
+        if "image" in policy.family.kinds:
+            return {"images": [make_picture(*SIZES[(seed + k) % 3], seed=10 * seed + k) for k in range(count)]}
+        if "audio" in policy.family.kinds:
+            return {"audios": [make_beep(0.3 + 0.1 * ((seed + k) % 3), seed=10 * seed + k) for k in range(count)]}
+        return {}
+
+    return build
+
+
+@pytest.fixture
+def batch_of(make_prompt, media_of, make_batch):
     def build(policy, shape):
         prompts, lengths = [], []
         for i, ((text, pictures), sizes) in enumerate(SHAPES[shape]):
-            count = pictures if policy.family.kinds else 0
-            images = [make_picture(*SIZES[(i + k) % 3], seed=10 * i + k) for k in range(count)]
-            prompts.append(make_prompt(policy, text, images=images, sample_id=str(i)))
+            prompts.append(make_prompt(policy, text, sample_id=str(i), **media_of(policy, pictures, seed=i)))
             lengths.append(sizes)
         return make_batch(prompts, lengths)
 
@@ -86,10 +98,10 @@ def assert_equal(policy, batch, temperature):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_tiny_policy_is_neither_flat_nor_blind(family, tiny_policy, make_prompt, make_picture, make_batch):
+def test_the_tiny_policy_is_neither_flat_nor_blind(family, tiny_policy, make_prompt, media_of, make_batch):
     policy = tiny_policy(family)
-    pictures = [[make_picture(seed=s)] if policy.family.kinds else [] for s in (0, 1)]
-    batches = [make_batch([make_prompt(policy, images=p)], [[8, 8]]) for p in pictures]
+    # seeds 0 and 3 give media of one size
+    batches = [make_batch([make_prompt(policy, **media_of(policy, 1, seed=s))], [[8, 8]]) for s in (0, 3)]
     with torch.no_grad():
         one, other = (policy.logprobs(b, temperature=1.0, entropy=True) for b in batches)
     assert one.entropy.mean() < 0.9 * math.log(len(policy.tokenizer))
@@ -169,6 +181,39 @@ def test_videos_and_pictures_in_one_batch_are_exact(tiny_policy, make_prompt, ma
             make_prompt(policy, images=[make_picture(84, 56)]),
         ]
         assert_equal(policy, make_batch(prompts, [[3, 5], [9], [2, 2]]), temperature=1.0)
+
+
+def test_pictures_videos_and_sounds_in_one_batch_are_exact(
+    tiny_policy, make_prompt, make_picture, make_beep, make_batch
+):
+    import numpy as np
+
+    policy = tiny_policy("qwen2_5_omni")
+    clip = np.stack([np.asarray(make_picture(seed=s)) for s in range(4)])
+    prompts = [
+        make_prompt(policy, images=[make_picture()], audios=[make_beep(0.5), make_beep(0.3)], videos=[clip]),
+        make_prompt(policy, audios=[make_beep(0.7, seed=4)]),
+        make_prompt(policy, "Hi"),
+        make_prompt(policy, videos=[clip, clip[:2]]),
+    ]
+    assert_equal(policy, make_batch(prompts, [[3, 5], [9], [2], [2, 2]]), temperature=1.0)
+
+
+@pytest.mark.parametrize("family", ["qwen2_audio", "qwen2_5_omni"])
+def test_each_sound_passes_the_encoder_once_per_phase(family, tiny_policy, make_prompt, make_beep, make_batch):
+    policy = tiny_policy(family)
+    calls = []
+    policy.model.model.audio_tower.register_forward_pre_hook(
+        lambda module, args, kwargs: calls.append(args[0].shape), with_kwargs=True
+    )
+    prompts = [make_prompt(policy, audios=[make_beep(0.3, seed=i)] * (i + 1)) for i in range(3)]
+    frames = sum(int(p.model_inputs["feature_attention_mask"].sum()) for p in prompts)
+    expected = [torch.Size([6, 128, 200]) if family == "qwen2_audio" else torch.Size([128, frames])]
+    LocalEngine(policy).generate(prompts, [4, 4, 4], Sampling(max_completion_length=5))
+    assert calls == expected
+    calls.clear()
+    policy.logprobs(make_batch(prompts, [[3] * 4] * 3), temperature=1.0).logprobs.sum().backward()
+    assert calls == expected
 
 
 def test_swapped_completions_give_other_logprobs(tiny_policy, batch_of):

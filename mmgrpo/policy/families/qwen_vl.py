@@ -13,11 +13,12 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
+from mmgrpo.policy.families.mrope import after_videos
 from mmgrpo.policy.families.record import Encoded, Family, Key, Placed, join_inputs
 from mmgrpo.policy.families.tiny import QWEN_TEMPLATE, build_tokenizer, initialise, merged
 from mmgrpo.types import Prompt
 
-_KEYS = {
+VISUAL_KEYS = {
     "pixel_values": Key(feeds="encoder", join="concat"),
     "image_grid_thw": Key(feeds="encoder", join="concat"),
     "pixel_values_videos": Key(feeds="encoder", join="concat"),
@@ -25,6 +26,7 @@ _KEYS = {
     "second_per_grid_ts": Key(feeds="language", join="concat"),
     "mm_token_type_ids": Key(feeds="language", join="tokens"),
 }
+"""Keys of pictures and videos, which all Qwen families share."""
 _PARTS = {
     "vision": ("model.visual.",),
     "projector": ("model.visual.merger.", "model.visual.deepstack_merger_list."),
@@ -43,7 +45,8 @@ def _media_tokens(config: Any) -> Mapping[str, tuple[int, ...]]:
     return {"image": (config.image_token_id,), "video": (config.video_token_id,)}
 
 
-def _count_features(prompt: Prompt, config: Any) -> Mapping[str, int]:
+def count_visual_features(prompt: Prompt, config: Any) -> Mapping[str, int]:
+    """Features of a prompt's pictures and videos."""
     merge = config.vision_config.spatial_merge_size**2
     counts = {}
     for kind, (_, grid, _, _) in _FEATURES.items():
@@ -138,7 +141,16 @@ def _mrope_anew(base: Any, types: tuple[int, ...], grids: tuple[Any, Any], secon
         arguments["second_per_grid_ts"] = torch.tensor(seconds)
     positions, _ = base.get_rope_index(ids, mm_token_type_ids=torch.tensor(types)[None], **arguments)
     base.rope_deltas = None
-    return positions[:, 0].clone()
+    return after_videos(positions[:, 0], types)
+
+
+def _row_positions(model: Any, prompt: Prompt, length: int) -> Int[Tensor, "3 1 L"] | None:
+    """Positions of a plain row with videos; without, transformers' own are right."""
+    if "video_grid_thw" not in prompt.model_inputs:
+        return None
+    positions = _positions(model, prompt)
+    more = positions.max() + 1 + torch.arange(length)
+    return torch.cat([positions, more.expand(3, -1)], dim=1)[:, None]
 
 
 def _tiny_processor(processor_class: str, *, patch: int, template: str) -> Any:
@@ -163,7 +175,8 @@ def _token_ids(tokenizer: Any) -> dict[str, int]:
     return {key: tokenizer.convert_tokens_to_ids(token) for key, token in names.items()}
 
 
-def _text_config(sizes: Mapping[str, int], tokenizer: Any, **more: Any) -> dict[str, Any]:
+def text_config(sizes: Mapping[str, int], tokenizer: Any, **more: Any) -> dict[str, Any]:
+    """Sizes of a tiny Qwen decoder with M-RoPE."""
     width = sizes["hidden_size"] // sizes["num_attention_heads"]
     quarter = width // 8  # Qwen's split of the rotary half: 1/4 time, 3/8 height, 3/8 width
     side = (width // 2 - quarter) // 2
@@ -185,7 +198,7 @@ def _text_config(sizes: Mapping[str, int], tokenizer: Any, **more: Any) -> dict[
     }
 
 
-_TINY_SIZES = {
+TINY_SIZES = {
     "hidden_size": 128,
     "intermediate_size": 256,
     "num_hidden_layers": 4,
@@ -196,13 +209,14 @@ _TINY_SIZES = {
     "vision_depth": 3,
     "vision_num_heads": 4,
 }
+"""Sizes of the tiny twins, each of which ``model.sizes`` may override."""
 
 
 def _tiny_2_5(sizes: Mapping[str, int], seed: int) -> tuple[nn.Module, Any]:
     """Qwen2.5-VL with the real patch, merge and pixel rules, so that token counts are true."""
     from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
-    size = merged(_TINY_SIZES, sizes)
+    size = merged(TINY_SIZES, sizes)
     processor = _tiny_processor("Qwen2_5_VLProcessor", patch=14, template=QWEN_TEMPLATE)
     vision = {
         "depth": size["vision_depth"],
@@ -217,7 +231,7 @@ def _tiny_2_5(sizes: Mapping[str, int], seed: int) -> tuple[nn.Module, Any]:
         "fullatt_block_indexes": [size["vision_depth"] - 1],
     }
     config = Qwen2_5_VLConfig(
-        text_config=_text_config(size, processor.tokenizer),
+        text_config=text_config(size, processor.tokenizer),
         vision_config=vision,
         tie_word_embeddings=True,
         **_token_ids(processor.tokenizer),
@@ -229,7 +243,7 @@ def _tiny_2(sizes: Mapping[str, int], seed: int) -> tuple[nn.Module, Any]:
     """Qwen2-VL: the same text stack with a plain vision transformer."""
     from transformers import Qwen2VLConfig, Qwen2VLForConditionalGeneration
 
-    size = merged(_TINY_SIZES, sizes)
+    size = merged(TINY_SIZES, sizes)
     processor = _tiny_processor("Qwen2VLProcessor", patch=14, template=QWEN_TEMPLATE)
     vision = {
         "depth": size["vision_depth"],
@@ -242,7 +256,7 @@ def _tiny_2(sizes: Mapping[str, int], seed: int) -> tuple[nn.Module, Any]:
         "temporal_patch_size": 2,
     }
     config = Qwen2VLConfig(
-        text_config=_text_config(size, processor.tokenizer),
+        text_config=text_config(size, processor.tokenizer),
         vision_config=vision,
         tie_word_embeddings=True,
         **_token_ids(processor.tokenizer),
@@ -254,7 +268,7 @@ def _tiny_3(sizes: Mapping[str, int], seed: int) -> tuple[nn.Module, Any]:
     """Qwen3-VL: learned picture positions, deepstack features into the first layers."""
     from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
-    size = merged(_TINY_SIZES, sizes)
+    size = merged(TINY_SIZES, sizes)
     processor = _tiny_processor("Qwen3VLProcessor", patch=16, template=QWEN_TEMPLATE)
     vision = {
         "depth": size["vision_depth"],
@@ -268,7 +282,7 @@ def _tiny_3(sizes: Mapping[str, int], seed: int) -> tuple[nn.Module, Any]:
         "num_position_embeddings": 256,
         "deepstack_visual_indexes": list(range(min(2, size["vision_depth"]))),
     }
-    text = _text_config(size, processor.tokenizer, head_dim=size["hidden_size"] // size["num_attention_heads"])
+    text = text_config(size, processor.tokenizer, head_dim=size["hidden_size"] // size["num_attention_heads"])
     config = Qwen3VLConfig(
         text_config=text, vision_config=vision, tie_word_embeddings=True, **_token_ids(processor.tokenizer)
     )
@@ -280,14 +294,15 @@ def _family(name: str, tiny: Any) -> Family:
         name=name,
         kinds=frozenset({"image", "video"}),
         parts=_PARTS,
-        keys=_KEYS,
+        keys=VISUAL_KEYS,
         decoder="model.language_model",
         axes=3,
         layout="packed",
         encode=_encode,
         media_tokens=_media_tokens,
-        count_features=_count_features,
+        count_features=count_visual_features,
         language_inputs=_language_inputs,
+        row_positions=_row_positions,
         pixel_limits=True,
         tiny=tiny,
     )

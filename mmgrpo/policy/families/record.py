@@ -83,6 +83,9 @@ class Family:
     """Encoder features of a prompt by media kind, from the processor's keys and the model config; runs no encoder."""
     language_inputs: Callable[[Sequence[Placed], tuple[int, int]], dict[str, Any]] = lambda placed, shape: {}
     """Keyword arguments of the language model beside embeddings and positions, for an input of ``[B, L]``."""
+    row_positions: Callable[[nn.Module, Prompt, int], Tensor | None] = lambda model, prompt, length: None
+    """Position ids of a prompt and so many completion tokens in one plain row, ``[A, 1, L]``, where transformers' own
+    are not those of the checkpoint; None: its own are right."""
     finish_logits: Callable[[Tensor, Any], Tensor] | None = None
     """What the family does after its LM head (soft-capping, scaling), given logits and model config."""
     pixel_limits: bool = False

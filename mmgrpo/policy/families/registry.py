@@ -12,10 +12,11 @@ from jaxtyping import Int
 from torch import Tensor
 
 from mmgrpo.errors import ConfigError, explain
-from mmgrpo.policy.families import gemma, idefics, qwen_vl, text
+from mmgrpo.policy.families import gemma, idefics, qwen_audio, qwen_omni, qwen_vl, text
 from mmgrpo.policy.families.record import Family
 
-_ALL = {family.name: family for file in (qwen_vl, text, idefics, gemma) for family in file.FAMILIES}
+_FILES = (qwen_vl, qwen_omni, qwen_audio, idefics, gemma, text)
+_ALL = {family.name: family for file in _FILES for family in file.FAMILIES}
 
 
 def family_of(model_type: str) -> Family:
@@ -24,6 +25,7 @@ def family_of(model_type: str) -> Family:
     Raises:
         ConfigError: There is no such record.
     """
+    model_type = qwen_omni.ALIASES.get(model_type, model_type)
     if model_type not in _ALL:
         close = get_close_matches(model_type, _ALL, n=1, cutoff=0.75)
         raise ConfigError(

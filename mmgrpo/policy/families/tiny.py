@@ -103,13 +103,15 @@ def build_tokenizer(*special: str, named: Mapping[str, str] | None = None) -> An
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
+    unnamed = [t for t in _SPECIAL if t not in ("<|im_end|>", "<|endoftext|>")]
+    # names take the place of the list; tokens that are special in the vocabulary stay so without either
+    extra: dict[str, Any] = {"extra_special_tokens": dict(named)} if named else {"additional_special_tokens": unnamed}
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer.from_str(_trained()),
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
-        additional_special_tokens=[t for t in _SPECIAL if t not in ("<|im_end|>", "<|endoftext|>")],
         model_max_length=32768,
-        extra_special_tokens=dict(named or {}),
+        **extra,
     )
     tokenizer.add_tokens([t for t in special if t not in tokenizer.get_vocab()], special_tokens=True)
     return tokenizer

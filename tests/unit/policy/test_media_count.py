@@ -92,6 +92,23 @@ def test_whole_prompts_pass_and_counts_are_those_of_the_encoder(tiny_policy, two
         assert policy.facts.count_media_tokens(prompts[2].token_ids)["video"] > 0
 
 
+@pytest.mark.parametrize("family", ["idefics3", "smolvlm", "gemma3", "qwen2_audio", "qwen2_5_omni"])
+def test_every_family_counts_its_features_before_the_forward(
+    family, tiny_policy, make_prompt, make_picture, make_beep
+):
+    policy = tiny_policy(family)
+    media = {"image": {"images": [make_picture(), make_picture(84, 56)]}, "audio": {"audios": [make_beep()] * 2}}
+    for kind in policy.family.kinds & media.keys():
+        prompt = make_prompt(policy, sample_id="row 17", **media[kind])
+        policy.module.encode([prompt])
+        (token,) = policy.family.media_tokens(policy.model.config)[kind]
+        last = int((prompt.token_ids == token).nonzero()[-1])
+        with pytest.raises(ProcessorError, match=f"sample row 17, {kind}"):
+            policy.module.encode([prompt, replace(prompt, token_ids=prompt.token_ids[:last])])
+        with pytest.raises(ProcessorError, match="expected: 0 features"):
+            policy.module.encode([replace(prompt, model_inputs={})])
+
+
 def test_the_check_can_be_switched_off(tiny_policy, two_pictures):
     policy = tiny_policy()
     prompt = two_pictures(policy)

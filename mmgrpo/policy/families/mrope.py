@@ -1,0 +1,42 @@
+"""M-RoPE after videos: text goes on behind the last moment of the film.
+
+transformers 5.3 and later let the text after a video begin at the larger side of a frame, inside the time of the film,
+while its ``generate`` goes on behind the largest position. The checkpoints were trained, and other engines run, with
+one rule for both: whatever follows begins at the largest position so far plus one.
+
+Source: Qwen2-VL, arXiv:2409.12191, section 2.1; Qwen2.5-VL, arXiv:2502.13923, section 2.1.2.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+
+def after_videos(positions: Int[Tensor, "3 P"], types: tuple[int, ...]) -> Int[Tensor, "3 P"]:
+    """Move what follows a video behind it.
+
+    Args:
+        positions: As transformers counts them.
+        types: What each token is: 0 text, 1 picture, 2 video.
+
+    Returns:
+        Positions in which each stretch begins at the largest one before it plus one; the same where no video lasts
+        longer than its frames are wide.
+
+    Example:
+        >>> after_videos(torch.tensor([[0, 1, 9, 2], [0, 1, 1, 2], [0, 1, 1, 2]]), (0, 2, 2, 0))[:, 3]
+        tensor([10, 10, 10])
+    """
+    moved = positions.clone()
+    start, shift, largest = 0, 0, -1
+    for _, run in groupby(types):
+        end = start + len(list(run))
+        shift = max(shift, largest + 1 - int(positions[:, start].min()))
+        moved[:, start:end] += shift
+        largest = max(largest, int(moved[:, start:end].max()))
+        start = end
+    return moved

@@ -1,0 +1,167 @@
+"""Qwen2.5-Omni's Thinker: pictures, videos and sounds, M-RoPE on three axes. The Talker is not trained here.
+
+A video's own sound is a sound of its own: it is not interleaved with the frames.
+
+Source: Qwen2.5-Omni, arXiv:2503.20215, section 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from mmgrpo.policy.families.embedding import embed_prompts, features_of
+from mmgrpo.policy.families.qwen_audio import (
+    AUDIO_KEYS,
+    audio_tower_config,
+    count_audio_features,
+    feature_extractor,
+)
+from mmgrpo.policy.families.qwen_vl import TINY_SIZES, VISUAL_KEYS, count_visual_features, text_config
+from mmgrpo.policy.families.record import Encoded, Family, Key, join_inputs
+from mmgrpo.policy.families.tiny import build_tokenizer, chat_template, initialise, merged
+from mmgrpo.types import Prompt
+
+_KEYS = VISUAL_KEYS | AUDIO_KEYS | {"video_second_per_grid": Key(feeds="language", join="concat")}
+_SPECIAL = {
+    "image_token": "<|IMAGE|>",
+    "audio_token": "<|AUDIO|>",
+    "video_token": "<|VIDEO|>",
+    "vision_bos_token": "<|vision_bos|>",
+    "vision_eos_token": "<|vision_eos|>",
+    "audio_bos_token": "<|audio_bos|>",
+    "audio_eos_token": "<|audio_eos|>",
+}
+_SIZES = TINY_SIZES | {
+    "audio_hidden_size": 64,
+    "audio_intermediate_size": 128,
+    "audio_depth": 2,
+    "audio_num_heads": 4,
+    "chunk_seconds": 300,
+}
+
+
+def _encode(model: Any, prompts: Sequence[Prompt]) -> list[Encoded]:
+    """Embed all prompts: one call of the encoder per kind."""
+    config, base = model.config, model.model
+    device = model.get_input_embeddings().weight.device
+    inputs = join_inputs(FAMILY, prompts, device)
+    features = {}
+    if "pixel_values" in inputs:
+        output = base.get_image_features(inputs["pixel_values"], inputs["image_grid_thw"], return_dict=True)
+        features[config.image_token_id] = features_of(output)
+    if "pixel_values_videos" in inputs:
+        output = base.get_video_features(inputs["pixel_values_videos"], inputs["video_grid_thw"], return_dict=True)
+        features[config.video_token_id] = features_of(output)
+    if "input_features" in inputs:
+        sounds = base.get_audio_features(inputs["input_features"], inputs["feature_attention_mask"], return_dict=True)
+        features[config.audio_token_id] = sounds.last_hidden_state
+    embeddings = embed_prompts(model, prompts, features)
+    return [
+        Encoded(embeddings=e, positions=_positions(base, p).to(device))
+        for e, p in zip(embeddings, prompts, strict=True)
+    ]
+
+
+def _positions(base: Any, prompt: Prompt) -> Int[Tensor, "3 P"]:
+    """M-RoPE positions of the prompt alone; the model's cached ``rope_deltas`` belong to another prompt."""
+    ids = prompt.token_ids[None].cpu()
+    given = {name: torch.as_tensor(value).cpu() for name, value in prompt.model_inputs.items() if name in _KEYS}
+    sounds = given.get("feature_attention_mask")
+    positions, _ = base.get_rope_index(
+        ids,
+        given.get("image_grid_thw"),
+        given.get("video_grid_thw"),
+        torch.ones_like(ids),
+        False,
+        None if sounds is None else sounds.sum(-1),
+        given.get("video_second_per_grid"),
+    )
+    return positions[:, 0].long()
+
+
+def _media_tokens(config: Any) -> Mapping[str, tuple[int, ...]]:
+    return {kind: (getattr(config, f"{kind}_token_id"),) for kind in ("image", "video", "audio")}
+
+
+def _count_features(prompt: Prompt, config: Any) -> Mapping[str, int]:
+    return {**count_visual_features(prompt, config), "audio": count_audio_features(prompt)}
+
+
+def _tiny(sizes: Mapping[str, int], seed: int) -> tuple[nn.Module, Any]:
+    from transformers import Qwen2_5OmniThinkerConfig, Qwen2_5OmniThinkerForConditionalGeneration
+
+    size = merged(_SIZES, sizes)
+    processor = _processor(size)
+    tokenizer = processor.tokenizer
+    vision = {
+        "depth": size["vision_depth"],
+        "hidden_size": size["vision_hidden_size"],
+        "intermediate_size": size["vision_intermediate_size"],
+        "num_heads": size["vision_num_heads"],
+        "out_hidden_size": size["hidden_size"],
+        "patch_size": 14,
+        "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+        "window_size": 112,
+        "fullatt_block_indexes": [size["vision_depth"] - 1],
+    }
+    config = Qwen2_5OmniThinkerConfig(
+        audio_config=audio_tower_config(size) | {"output_dim": size["hidden_size"], "max_source_positions": 1500},
+        vision_config=vision,
+        text_config=text_config(size, tokenizer),
+        audio_token_index=tokenizer.audio_token_id,
+        image_token_index=tokenizer.image_token_id,
+        video_token_index=tokenizer.video_token_id,
+        audio_start_token_id=tokenizer.audio_bos_token_id,
+        audio_end_token_id=tokenizer.audio_eos_token_id,
+        vision_start_token_id=tokenizer.vision_bos_token_id,
+        vision_end_token_id=tokenizer.vision_eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        tie_word_embeddings=True,
+    )
+    return initialise(Qwen2_5OmniThinkerForConditionalGeneration, config, processor, seed), processor
+
+
+def _processor(size: Mapping[str, int]) -> Any:
+    from transformers import Qwen2_5OmniProcessor, Qwen2VLImageProcessor, Qwen2VLVideoProcessor
+
+    named = {name: f"<|vision_bos|>{_SPECIAL[f'{name}_token']}<|vision_eos|>" for name in ("image", "video")}
+    return Qwen2_5OmniProcessor(
+        image_processor=Qwen2VLImageProcessor(patch_size=14, merge_size=2),
+        video_processor=Qwen2VLVideoProcessor(patch_size=14, merge_size=2),
+        feature_extractor=feature_extractor(size["chunk_seconds"]),
+        tokenizer=build_tokenizer(*_SPECIAL.values(), named=_SPECIAL),
+        chat_template=chat_template(audio="<|audio_bos|><|AUDIO|><|audio_eos|>", **named),
+    )
+
+
+FAMILY = Family(
+    name="qwen2_5_omni",
+    kinds=frozenset({"image", "video", "audio"}),
+    model_class="Qwen2_5OmniThinkerForConditionalGeneration",
+    parts={
+        "vision": ("model.visual.",),
+        "audio": ("model.audio_tower.",),
+        "projector": ("model.visual.merger.", "model.audio_tower.proj."),
+        "language": ("model.language_model.", "lm_head."),
+    },
+    keys=_KEYS,
+    decoder="model.language_model",
+    axes=3,
+    layout="packed",
+    encode=_encode,
+    media_tokens=_media_tokens,
+    count_features=_count_features,
+    pixel_limits=True,
+    tiny=_tiny,
+)
+"""The record."""
+FAMILIES = (FAMILY,)
+"""The records of this file."""
+ALIASES = {"qwen2_5_omni_thinker": "qwen2_5_omni"}
+"""What a Thinker saved alone calls itself."""
