@@ -50,6 +50,7 @@ MEDIA = {
     "one clip": lambda: [[clip()]],
     "two clips of two lengths": lambda: [[clip(), clip(16, 28, 4.0, 1)]],
     "clip and picture": lambda: [[clip()], [picture(), clip(9, seed=3), picture(4)]],
+    "a clip that lasts longer than it is wide": lambda: [[clip(24, 56, 2.0, 6), picture(2)], [clip(20, 28, 0.5, 7)]],
     "beside text": lambda: [[clip(seed=5)], [], [picture()]],
 }
 

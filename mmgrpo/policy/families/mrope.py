@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from itertools import groupby
 
-import torch
 from jaxtyping import Int
 from torch import Tensor
 
@@ -28,6 +27,7 @@ def after_videos(positions: Int[Tensor, "3 P"], types: tuple[int, ...]) -> Int[T
         longer than its frames are wide.
 
     Example:
+        >>> import torch
         >>> after_videos(torch.tensor([[0, 1, 9, 2], [0, 1, 1, 2], [0, 1, 1, 2]]), (0, 2, 2, 0))[:, 3]
         tensor([10, 10, 10])
     """

@@ -94,7 +94,10 @@ def test_positions_follow_the_seconds_of_the_clip(build: Any, make_clip: Any):
         steps = torch.arange(len(times)) * (2 / fps) * per_second
         assert (times - times[0]).tolist() == [int(step + 1e-4) for step in steps.tolist()]
         (encoded,) = record.encode(model, [prompt])
-        assert torch.equal(encoded.positions.cpu(), positions[:, 0])
+        film = inputs["mm_token_type_ids"][0] == 2
+        assert torch.equal(encoded.positions[:, film], positions[:, 0, film])
+        last = int(film.nonzero().max())
+        assert int(encoded.positions[0, last + 1]) == int(encoded.positions[:, film].max()) + 1
 
 
 def test_qwen3_writes_the_true_times_of_frames(build: Any, make_clip: Any):

@@ -48,14 +48,17 @@ def test_text_goes_on_behind_the_last_moment_of_a_film(family, shape):
     spans = SPANS[shape]
     kinds = {"text": 0, "image": 1, "video": 2}
     types = [kinds[kind] for kind, *sizes in spans for _ in range(torch.tensor(sizes[:3]).prod())]
-    grids = {kind: [[t, 2 * h, 2 * w] for k, t, h, w, _ in (s for s in spans if s[0] == kind)] for kind in kinds}
+    grids = {}
+    for kind in ("image", "video"):
+        sizes = [[span[1], 2 * span[2], 2 * span[3]] for span in spans if span[0] == kind]
+        grids[kind] = torch.tensor(sizes) if sizes else None
     seconds = [s[4] for s in spans if s[0] == "video"]
     arguments = {"second_per_grid_ts": torch.tensor(seconds)} if family == "qwen2_5_vl" else {}
     theirs, _ = model.model.get_rope_index(
         torch.zeros(1, len(types), dtype=torch.long),
         mm_token_type_ids=torch.tensor(types)[None],
-        image_grid_thw=torch.tensor(grids["image"]) if grids["image"] else None,
-        video_grid_thw=torch.tensor(grids["video"]) if grids["video"] else None,
+        image_grid_thw=grids["image"],
+        video_grid_thw=grids["video"],
         **arguments,
     )
     per_second = model.config.vision_config.tokens_per_second if family == "qwen2_5_vl" else None
