@@ -25,21 +25,26 @@ def merged_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     layers = dict(model.named_modules())
     with torch.no_grad():
         for name, tensor in model.state_dict().items():
-            if ".lora_" in name or ".original_module." in name:
+            if ".lora_" in name or ".original_module." in name or ".weight." in name:  # the last: 4-bit statistics
                 continue
+            owner = name.rpartition(".")[0]
+            weight = _plain(layers[owner], name, tensor)
             if name.endswith(".base_layer.weight"):
-                layer: Any = layers[name.removesuffix(".base_layer.weight")]
-                yield bare_name(name), _merged(layer, tensor)
-            else:
-                yield bare_name(name), tensor
+                weight = _merged(layers[owner.removesuffix(".base_layer")], weight)
+            yield bare_name(name), weight
+
+
+def _plain(owner: Any, name: str, tensor: Tensor) -> Tensor:
+    """Undo the packing of a 4-bit weight; any other is returned as it is."""
+    quantised = getattr(getattr(owner, "weight", None), "quant_state", None)
+    if quantised is None or not name.endswith(".weight"):
+        return tensor
+    from bitsandbytes.functional import dequantize_4bit
+
+    return dequantize_4bit(owner.weight.data, quantised)
 
 
 def _merged(layer: Any, base: Tensor) -> Tensor:
-    quantised = getattr(layer.base_layer.weight, "quant_state", None)
-    if quantised is not None:
-        from bitsandbytes.functional import dequantize_4bit
-
-        base = dequantize_4bit(layer.base_layer.weight.data, quantised)
     total = base.float()
     for adapter in layer.active_adapters:
         if adapter in layer.scaling:

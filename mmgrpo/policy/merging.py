@@ -51,6 +51,8 @@ def merged_model(policy: Policy) -> Any:
     """Build a plain model of the policy's class around the merged weights, which it shares where nothing changed."""
     weights = dict(policy.named_weights())
     config = copy.deepcopy(policy.model.config)
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config  # the weights below are whole again
     if not _still_tied(policy.model, weights):
         for part in (config, getattr(config, "text_config", None)):
             if part is not None:

@@ -62,7 +62,8 @@ def freeze_parts(model: nn.Module, family: Family, freeze: Freeze) -> None:
     frozen = {part for part in ("vision", "projector", "audio", "language") if getattr(freeze, part)}
     for name, parameter in model.named_parameters():
         if parameter.is_floating_point():
-            parameter.requires_grad_(part_of(family, bare_name(name)) not in frozen)
+            learns = part_of(family, bare_name(name)) not in frozen and not name.startswith(family.fixed)
+            parameter.requires_grad_(learns)
     if not any(p.requires_grad for p in model.parameters()):
         raise ConfigError(explain("Every part is frozen", where="model.freeze", fix="Unfreeze at least one part."))
 
@@ -79,7 +80,8 @@ def whole_modules(model: nn.Module, family: Family, parts: set[str]) -> list[str
 
 
 def _collect_whole(module: nn.Module, name: str, family: Family, parts: set[str], found: list[str]) -> None:
-    owners = {part_of(family, f"{name}.{n}" if name else n) for n, _ in module.named_parameters()}
+    names = [f"{name}.{n}" if name else n for n, _ in module.named_parameters()]
+    owners = {"fixed" if n.startswith(family.fixed) else part_of(family, n) for n in names}
     if not owners & parts:
         return
     callable_whole = not isinstance(module, nn.ModuleList | nn.ModuleDict | PreTrainedModel)

@@ -109,14 +109,14 @@ class Policy:
     @contextmanager
     def unfrozen(self) -> Iterator[None]:
         """Let every weight learn for a while (supervised warm start); adapters stay as they are."""
-        before = [(p, p.requires_grad) for p in self.model.parameters()]
+        before = [(n, p, p.requires_grad) for n, p in self.model.named_parameters()]
         if self.adapters is None:
-            for p, _ in before:
-                p.requires_grad_(p.is_floating_point())
+            for n, p, _ in before:
+                p.requires_grad_(p.is_floating_point() and not n.startswith(self.family.fixed))
         try:
             yield
         finally:
-            for p, flag in before:
+            for _, p, flag in before:
                 p.requires_grad_(flag)
                 if not flag:
                     p.grad = None

@@ -141,6 +141,7 @@ FAMILY = Family(
     },
     keys=AUDIO_KEYS,
     decoder="model.language_model",
+    fixed=("model.audio_tower.embed_positions.",),
     axes=1,
     layout="packed",
     encode=_encode,

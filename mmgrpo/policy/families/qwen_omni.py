@@ -21,7 +21,8 @@ from mmgrpo.policy.families.qwen_audio import (
     count_audio_features,
     feature_extractor,
 )
-from mmgrpo.policy.families.qwen_vl import TINY_SIZES, VISUAL_KEYS, count_visual_features, text_config
+from mmgrpo.policy.families.qwen_vl import VISUAL_KEYS, count_visual_features
+from mmgrpo.policy.families.qwen_vl_tiny import TINY_SIZES, text_config
 from mmgrpo.policy.families.record import Encoded, Family, Key, join_inputs
 from mmgrpo.policy.families.tiny import build_tokenizer, chat_template, initialise, merged
 from mmgrpo.types import Prompt

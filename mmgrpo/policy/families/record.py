@@ -88,6 +88,8 @@ class Family:
     are not those of the checkpoint; None: its own are right."""
     finish_logits: Callable[[Tensor, Any], Tensor] | None = None
     """What the family does after its LM head (soft-capping, scaling), given logits and model config."""
+    fixed: tuple[str, ...] = ()
+    """Prefixes of parameters that never learn (tables of sines), whatever is set free."""
     pixel_limits: bool = False
     """Whether its picture processor takes areas in pixels (``model.min_pixels``, ``model.max_pixels``)."""
     tiny: Callable[[Mapping[str, int], int], tuple[nn.Module, Any]] | None = None

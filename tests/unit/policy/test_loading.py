@@ -150,7 +150,8 @@ def test_a_broken_checkpoint_gives_one_sentence_with_its_folder(broken, saved):
     assert "The checkpoint cannot be loaded" in str(caught.value)
 
 
-def test_a_hub_id_that_cannot_be_reached_says_what_it_looked_for():
+def test_a_hub_id_that_cannot_be_reached_says_what_it_looked_for(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # else it asks for minutes
     with pytest.raises(ConfigError, match="nobody/nothing"):
         load_policy(Model(name="nobody/nothing"))
 
@@ -256,3 +257,15 @@ def test_a_folder_tells_the_settings_that_load_it(tmp_path, tiny_policy):
         settings_of(tmp_path)
     with pytest.raises(CheckpointError, match="No policy"):
         find_policy_folder(tmp_path)
+
+
+def test_tables_of_sines_never_learn_whatever_is_set_free(tiny_policy):
+    everything = Freeze(vision=False, projector=False, audio=False)
+    for settings in ({"tune": "full"}, {"tune": "lora"}):
+        policy = tiny_policy("qwen2_audio", freeze=everything, **settings)
+        learns = [name for name, _ in policy.trainable()]
+        assert any("audio_tower.conv1" in name for name in learns)
+        assert not any("embed_positions" in name for name in learns)
+        with policy.unfrozen():
+            assert not any("embed_positions" in name for name, _ in policy.trainable())
+        assert [name for name, _ in policy.trainable()] == learns
