@@ -48,27 +48,35 @@ def processor_inputs(media: Sequence[Decoded], processor: Any) -> dict[str, Any]
 
 def _clip_inputs(clips: Sequence[Decoded], processor: Any) -> dict[str, Any]:
     """Hand frames over as they are: they were chosen here, so the processor must not choose again."""
-    inputs: dict[str, Any] = {
-        "videos": [clip.data for clip in clips],
+    settings: dict[str, Any] = {
         "video_metadata": [metadata_of(clip) for clip in clips],
         "do_sample_frames": False,
     }
-    if hasattr(getattr(processor, "video_processor", None), "cap_pixels_per_frame"):
-        inputs["cap_pixels_per_frame"] = False  # sizes were limited here, and are saved with the processor
-    rates = {clip.rate for clip in clips}
-    reads_metadata = (getattr(processor, "videos_kwargs", None) or {}).get("return_metadata", False)
-    if not reads_metadata:
-        if len(rates) > 1:
-            raise ProcessorError(
-                explain(
-                    f"{type(processor).__name__} takes one frame rate for all clips of a prompt",
-                    where=", ".join(clip.name for clip in clips),
-                    got=", ".join(f"{rate:g}" for rate in sorted(r or 0 for r in rates)) + " frames per second",
-                    fix="Give one clip per row, or clips of one length.",
-                )
-            )
-        inputs["fps"] = rates.pop()
-    return inputs
+    video = getattr(processor, "video_processor", None)
+    of_the_class = getattr(processor, "videos_kwargs", None) or {}
+    if hasattr(video, "cap_pixels_per_frame"):
+        settings["cap_pixels_per_frame"] = False  # sizes were limited here, and are saved with the processor
+    if "size" in of_the_class and getattr(video, "size", None) is not None:
+        sizes = dict(video.size)
+        settings["size"] = {name: value for name, value in sizes.items() if value}  # else a constant would win
+    if not of_the_class.get("return_metadata"):
+        settings["fps"] = _one_rate(clips, processor)
+    return {"videos": [clip.data for clip in clips], "videos_kwargs": settings}
+
+
+def _one_rate(clips: Sequence[Decoded], processor: Any) -> float:
+    """Give the rate of all clips, for a processor that takes no other word on time."""
+    rates = sorted({clip.rate or 0.0 for clip in clips})
+    if len(rates) == 1:
+        return rates[0]
+    raise ProcessorError(
+        explain(
+            f"{type(processor).__name__} takes one frame rate for all clips of a prompt",
+            where=", ".join(clip.name for clip in clips),
+            got=", ".join(f"{rate:g}" for rate in rates) + " frames per second",
+            fix="Give one clip per row, or clips of one length.",
+        )
+    )
 
 
 def metadata_of(clip: Decoded) -> Mapping[str, Any]:

@@ -15,8 +15,11 @@ import soundfile
 from torch import from_numpy
 from torchaudio.functional import resample
 
+from mmgrpo.errors import ProcessorError
 from mmgrpo.media.decode import decode
-from mmgrpo.types import Media
+from mmgrpo.media.prompts import PromptBuilder
+from mmgrpo.policy.families.registry import Facts, family_of
+from mmgrpo.types import Media, Sample
 
 DATA = Path(os.environ.get("MMGRPO_FIELD_DATA", "../shared/data")).absolute()
 AUDIO = DATA / "audio"
@@ -88,3 +91,22 @@ def test_p19_every_real_sound_comes_out_mono_at_16_khz_with_its_length():
         assert heard.ndim == 1
         assert len(heard) / 16000 == pytest.approx(info.duration, abs=0.01), path.name
         assert rms(heard) > 1e-3, path.name
+
+
+@pytest.mark.parametrize("family", ["qwen2_audio", "qwen2_5_omni"])
+def test_p03_a_prompt_is_never_cut_inside_a_sound(family: str):
+    record = family_of(family)
+    assert record.tiny is not None
+    model, processor = record.tiny({}, 0)
+    facts = Facts(family=record, config=model.config)
+    media = tuple(Media(kind="audio", source=AUDIO / "jfk.flac", name=f"jfk {i}") for i in range(2))
+    blocks = [{"type": "audio"}, {"type": "audio"}, {"type": "text", "text": "Are they the same?"}]
+    sample = Sample(id="row-0", messages=({"role": "user", "content": blocks},), media=media)
+    whole = PromptBuilder(processor, facts=facts).encode(sample)
+    heard = facts.count_media_tokens(whole.token_ids)["audio"]
+    assert heard == 2 * 275, "eleven seconds at twenty-five tokens a second, twice"
+    with pytest.raises(ProcessorError) as caught:
+        PromptBuilder(processor, facts=facts, max_prompt_tokens=200).encode(sample)
+    told = f"prompt needs {len(whole.token_ids)} tokens, limit is 200, of which {heard} are for the 2 audio clips"
+    assert told in str(caught.value)
+    assert "row-0" in str(caught.value)

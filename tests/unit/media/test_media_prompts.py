@@ -13,7 +13,7 @@ from PIL import Image
 
 from mmgrpo.config.data import Data
 from mmgrpo.config.media import VideoLimits
-from mmgrpo.errors import ProcessorError
+from mmgrpo.errors import MediaError, ProcessorError
 from mmgrpo.media.adapters import Adapters, built_in
 from mmgrpo.media.inputs import metadata_of, processor_inputs
 from mmgrpo.media.limits import counts_all_frames, set_clip_limits
@@ -195,7 +195,7 @@ def test_clips_of_two_rates_need_a_processor_that_takes_them():
 
     with pytest.raises(ProcessorError, match="one frame rate"):
         processor_inputs(films, OneRate())
-    assert processor_inputs(films[:1], OneRate())["fps"] == 1.0
+    assert processor_inputs(films[:1], OneRate())["videos_kwargs"]["fps"] == 1.0
 
 
 def test_the_sound_follows_its_clip(make_clip: Any):
@@ -206,3 +206,43 @@ def test_the_sound_follows_its_clip(make_clip: Any):
     assert [m.kind for m in heard.media] == ["video", "video", "audio", "image"]
     assert [b["type"] for b in heard.messages[0]["content"]] == ["video", "video", "audio", "image", "text"]
     assert heard.media[2].source is loud.source
+
+
+def test_an_omni_family_reads_all_kinds_in_one_prompt(build: Any, make_clip: Any):
+    builder, _, facts = build("qwen2_5_omni", fps=4.0)
+    sound = Media(kind="audio", source=np.sin(np.arange(8000) / 9).astype(np.float32), rate=8000, name="a sound")
+    prompt = builder.encode(ask(sound, clip(make_clip(count=10, fps=10)), picture(), sound))
+    assert [m.kind for m in prompt.media] == ["audio", "video", "image", "audio"]
+    assert prompt.media[0].rate == 16000
+    counts = facts.count_media_tokens(prompt.token_ids)
+    assert counts["audio"] == 2 * 25, "a second has a hundred mel frames, and four of them make a token"
+    assert counts["video"] == int(prompt.model_inputs["video_grid_thw"].prod()) // 4
+    assert counts["image"] == 4
+    assert prompt.model_inputs["video_second_per_grid"].tolist() == pytest.approx([0.5])
+    assert prompt.media[1].data.shape[1:3] == (48, 64)
+    assert int(prompt.model_inputs["video_grid_thw"].prod()) * 14 * 14 <= 2 * 12544, "the limit beats the class's own"
+
+
+def test_sounds_longer_than_the_processors_window_are_refused(build: Any):
+    builder, _, _ = build("qwen2_audio")
+    long = Media(kind="audio", source=np.zeros(31 * 16000, np.float32), rate=16000, name="a long silence")
+    with pytest.raises(MediaError, match=r"a long silence[\s\S]*at most 30 seconds"):
+        builder.encode(ask(long))
+
+
+def test_the_sound_of_a_clip_is_heard_on_request(make_clip: Any):
+    record = family_of("qwen2_5_omni")
+    assert record.tiny is not None
+    model, processor = record.tiny({}, 0)
+    facts = Facts(family=record, config=model.config)
+    data = Data(video=VideoLimits(min_pixels=784, max_pixels=784))
+    set_clip_limits(processor, data.video)
+    adapters = Adapters(built_in(data, processor=processor))
+    film = clip(make_clip(sound=np.sin(np.arange(32000) / 5).astype(np.float32)))
+    heard = PromptBuilder(processor, facts=facts, adapters=adapters, clip_sound=True).encode(ask(film))
+    assert [m.kind for m in heard.media] == ["video", "audio"]
+    assert [m.kind for m in heard.sample.media] == ["video", "audio"]
+    assert facts.count_media_tokens(heard.token_ids)["audio"] >= 50
+    assert [m.kind for m in PromptBuilder(processor, facts=facts, adapters=adapters).encode(ask(film)).media] == [
+        "video"
+    ]
