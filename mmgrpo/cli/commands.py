@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from mmgrpo.cli.data import check, check_arguments, data, data_arguments
+
 
 class Stopped(Exception):
     """Training was interrupted; the text says how to go on."""
@@ -148,6 +150,8 @@ def _merge(arguments: argparse.Namespace) -> int:
 COMMANDS: Mapping[str, Command] = {
     "train": Command("train a model from one YAML", _train_arguments, _train),
     "eval": Command("measure accuracy on held-out rows", _eval_arguments, _eval),
+    "check": Command("read every row and medium before a run, and report", check_arguments, check),
+    "data": Command("show rendered prompts, or convert rows to parquet with media inside", data_arguments, data),
     "config": Command("print the resolved configuration, every key with its meaning", _config_arguments, _config),
     "merge": Command("merge an adapter into its base model", _merge_arguments, _merge),
 }

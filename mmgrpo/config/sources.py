@@ -28,7 +28,9 @@ class Files(Section):
     """Take this many rows, chosen by ``seed``. ``path: rows.jsonl#500`` says the same."""
     seed: Int | None = Field(default=None, ge=0)
     """Which rows are taken under ``limit``; None: ``data.seed``."""
-    format: Literal["auto", "r1v", "trl", "swift", "easyr1", "vlm_r1", "sharegpt", "openai", "named"] = "auto"
+    format: Literal["auto", "r1v", "trl", "swift", "easyr1", "vlm_r1", "sharegpt", "openai", "mmgrpo", "named"] = (
+        "auto"
+    )
     """The form of the rows; auto tells it by their columns, named reads the columns that ``columns`` names."""
     media_root: str | None = None
     """Folder that relative media paths start from; nothing outside it is read. Default: the data file's folder."""

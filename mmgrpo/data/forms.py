@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mmgrpo.config.data import AUTO, Columns, Template
+from mmgrpo.data.formats import carried
 from mmgrpo.data.formats.detect import FORMATS, Format, detect, lost_medium
 from mmgrpo.data.formats.reading import KINDS, columns_of_media, prompt_column
 from mmgrpo.data.lazy import Row, Rows
@@ -33,7 +34,8 @@ def form_of(rows: Rows | Row, *, columns: Columns, template: Template, where: st
     one = None if isinstance(rows, Rows) else rows
     have: Sequence[str] = list(rows) if one is not None else rows.columns
     where = where if one is not None else rows.name
-    _check_named(have, columns, template, where)
+    if not carried.fits(have):
+        _check_named(have, columns, template, where)
 
     def first() -> Sequence[Row]:
         """Read the first rows."""
@@ -42,7 +44,7 @@ def form_of(rows: Rows | Row, *, columns: Columns, template: Template, where: st
     name = AUTO if one is not None else rows.format
     if name != AUTO:
         form = FORMATS[name]
-    elif "prompt" not in template_names(template) and columns.prompt == AUTO:
+    elif "prompt" not in template_names(template) and columns.prompt == AUTO and not carried.fits(have):
         form = FORMATS["named"]
     else:
         form = detect(have, columns, first, where)
@@ -68,9 +70,10 @@ def check_columns(
         DatasetError: One is missing.
         ConfigError: The template is malformed.
     """
-    _check_named(have, columns, template, where)
+    if form.name != "mmgrpo":
+        _check_named(have, columns, template, where)
     for name in sorted(template_names(template) - {"prompt", *form.added}):
-        if name not in have:
+        if name not in have and f"{name}{carried.JSON}" not in have:
             raise DatasetError(_absent(name, f"data.template ({{{{ {name} }}}})", have, where, optional=False))
     needs_prompt = "prompt" in template_names(template) and form.name != "named"
     if needs_prompt and prompt_column(have, columns, form.prompts) is None:

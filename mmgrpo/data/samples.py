@@ -146,7 +146,7 @@ def to_sample(
     values = {**row, **reading.added}
     talk = _conversation(reading, values, template, where)
     allowed = places or Places(base=Path.cwd())
-    own_id = row[columns.id] if columns.id else None
+    own_id = row[columns.id] if columns.id else reading.id
     return Sample(
         id=sample_id if own_id is None else str(own_id),
         messages=talk.messages,
@@ -200,8 +200,8 @@ def _medium(part: Part, places: Places, where: str) -> Media:
         source = [locate(frame, places, where=column) for frame in source]
     else:
         source = locate(source, places, where=column)
-    name = str(source) if isinstance(source, Path) else column
-    return Media(kind=part.kind, source=source, rate=rate, name=name)  # type: ignore[arg-type]
+    name = part.name or (str(source) if isinstance(source, Path) else column)
+    return Media(kind=part.kind, source=source, rate=part.rate if rate is None else rate, name=name)  # type: ignore[arg-type]
 
 
 def _carried(part: Part) -> tuple[Any, float | None]:

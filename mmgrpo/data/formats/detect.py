@@ -11,7 +11,7 @@ from pathlib import PurePath
 from typing import Any
 
 from mmgrpo.config.data import AUTO, Columns
-from mmgrpo.data.formats import easyr1, named, openai, r1v, sharegpt, swift, trl, vlm_r1
+from mmgrpo.data.formats import carried, easyr1, named, openai, r1v, sharegpt, swift, trl, vlm_r1
 from mmgrpo.data.formats.reading import MEDIA_COLUMNS, Reading, columns_of_media
 from mmgrpo.data.lazy import Row
 from mmgrpo.errors import DatasetError, explain
@@ -47,6 +47,7 @@ FORMATS: Mapping[str, Format] = {
         Format(name="vlm_r1", read=vlm_r1.read, prompts=vlm_r1.PROMPTS, added=vlm_r1.ADDED),
         Format(name="sharegpt", read=sharegpt.read, prompts=sharegpt.PROMPTS),
         Format(name="openai", read=openai.read, prompts=openai.PROMPTS),
+        Format(name="mmgrpo", read=carried.read, prompts=carried.PROMPTS, media=(carried.MEDIA,)),
         Format(name="named", read=named.read),
     )
 }
@@ -84,6 +85,8 @@ def detect(have: Sequence[str], columns: Columns, first: Callable[[], Sequence[R
         'swift'
     """
     seen = set(have)
+    if carried.fits(seen):
+        return FORMATS["mmgrpo"]
     if columns.prompt != AUTO:
         if columns.prompt not in _QUESTIONS:
             return FORMATS["named"]

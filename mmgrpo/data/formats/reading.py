@@ -31,6 +31,10 @@ class Part(NamedTuple):
     """What the row holds: a path, an address, bytes, an array, a list of frames."""
     column: str = ""
     """Where it stood."""
+    rate: float | None = None
+    """Hz or frames per second, where the source does not say it."""
+    name: str = ""
+    """What it was called before; default: its path or its column."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +53,8 @@ class Reading:
     """Columns that hold media: rewards get those decoded instead."""
     added: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Columns that reward functions written for this form expect."""
+    id: str | None = None
+    """The row's own id; None: by its number."""
 
 
 def prompt_column(have: Collection[str], columns: Columns, candidates: Sequence[str]) -> str | None:

@@ -1,0 +1,269 @@
+"""Looking at data before a run: check every row, show rendered prompts, convert to parquet with media inside.
+
+Loads the processor and no weights.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from mmgrpo.config.data import Data, Source
+from mmgrpo.config.load import LoadedConfig, Overrides, load
+from mmgrpo.config.schema import Config
+from mmgrpo.config.sources import Files
+from mmgrpo.data.convert import write_parquet
+from mmgrpo.data.encoders import Encoders
+from mmgrpo.data.mixture import AnySamples
+from mmgrpo.data.opening import open_samples
+from mmgrpo.data.report import Findings, RowFacts, page, plain_answer, printable
+from mmgrpo.errors import ConfigError, DatasetError, MmgrpoError, explain
+from mmgrpo.estimate import Estimate, estimate, measure, sizes_of
+from mmgrpo.media.encoding import encoded
+from mmgrpo.observe.progress import Progress
+from mmgrpo.policy.loading import choose_dtype
+from mmgrpo.policy.sizing import Outline, outline_of
+from mmgrpo.running.prompts import Encode, copied_maker
+from mmgrpo.types import Decoded, Prompt
+
+_AHEAD = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataReport:
+    """What a check of a configuration's data found."""
+
+    findings: dict[str, Findings]
+    """By key: ``data.train``, ``data.eval``, ``warm_start.data``."""
+    needs: Estimate | None
+    """Memory and seconds of a step; None where no prompt could be made."""
+
+    @property
+    def refused(self) -> int:
+        """Rows that cannot be used, over all sources."""
+        return sum(len(found.refused) for found in self.findings.values())
+
+    def text(self) -> str:
+        """Write the report for people."""
+        pages = [f"{key}: {page(found)}" for key, found in self.findings.items()]
+        if self.needs is not None:
+            pages.append("\n".join(["one step:", *(f"  {line}" for line in self.needs.lines())]))
+        return "\n\n".join(pages)
+
+    def summary(self) -> dict[str, Any]:
+        """Give all numbers, for JSON."""
+        needs = self.needs
+        step = None if needs is None else {"memory_bytes": needs.memory, "seconds": needs.seconds}
+        return {"sources": {key: found.summary() for key, found in self.findings.items()}, "step": step}
+
+
+def check(
+    config: str | Path | Config,
+    *,
+    overrides: Overrides = (),
+    rows: int | None = None,
+    threads: int | None = None,
+    console: Console | None = None,
+) -> DataReport:
+    """Read every row, decode every medium, make every prompt, and say what was found.
+
+    Args:
+        config: A YAML, or a configuration.
+        overrides: Laid over it.
+        rows: Look at the first so many of each source; default: at all.
+        threads: Rows looked at side by side; default: one for each CPU.
+        console: Where the progress bar goes; default: standard error.
+
+    Returns:
+        The report; rows that cannot be used are in it, not raised.
+
+    Raises:
+        ConfigError: The configuration, or the model that it names, is wrong.
+        DatasetError: A source cannot be opened.
+    """
+    loaded = load(config, overrides)
+    sources = _sources(loaded)
+    outline = outline_of(loaded.config.model)
+    count = threads or os.cpu_count() or 1
+    encode = _encoder(loaded, outline, count)
+    findings: dict[str, Findings] = {}
+    with Progress(console=console, log_steps=0) as progress:
+        for key, samples in sources.items():
+            total = min(len(samples), rows or len(samples))
+            found = findings[key] = Findings(
+                name=samples.name,
+                forms=samples.forms(),
+                limit=loaded.config.data.max_prompt_tokens,
+                skip=loaded.config.data.on_bad_media == "skip" and key == "data.train",
+            )
+            with progress.phase(f"checking {key}", total, unit="row", every=0) as advance:
+                for facts in _looked(samples, total, encode, outline, count):
+                    found.add(facts)
+                    advance({})
+    return DataReport(findings=findings, needs=_needs(loaded.config, outline, findings))
+
+
+def _sources(loaded: LoadedConfig) -> dict[str, AnySamples]:
+    data, warm = loaded.config.data, loaded.config.warm_start
+    named: dict[str, Source | None] = {"data.train": data.train, "data.eval": data.eval}
+    if warm is not None:
+        named["warm_start.data"] = warm.data
+    opened: dict[str, AnySamples] = {}
+    for key, source in named.items():
+        samples = open_samples(data, source, base=loaded.folder, needed="")
+        if samples is not None:
+            opened[key] = samples
+    if not opened:
+        fix = "Name rows under data.train."
+        raise ConfigError(explain("There are no rows to look at", where="data.train, data.eval", fix=fix))
+    return opened
+
+
+def _encoder(loaded: LoadedConfig, outline: Outline, threads: int) -> Encode:
+    """Make prompts of any length: what is too long is counted, not raised."""
+    data = loaded.config.data.model_copy(update={"max_prompt_tokens": None})
+    config = loaded.config.model_copy(update={"data": data})
+    make = [copied_maker(config, outline.processor, outline.facts, base=loaded.folder) for _ in range(threads)]
+    return Encoders(make)
+
+
+def _looked(samples: AnySamples, total: int, encode: Encode, outline: Outline, threads: int) -> Iterator[RowFacts]:
+    """Look at rows side by side, a bounded number of them at a time, in order."""
+
+    def look(row: int) -> RowFacts:
+        """Look at one row; what is wrong with it becomes part of its facts."""
+        try:
+            sample = samples[row]
+            prompt = encode(sample, row)
+        except MmgrpoError as error:
+            return RowFacts(row=row, error=error)
+        kinds = [medium.kind for medium in prompt.media]
+        return RowFacts(
+            row=row,
+            media={kind: kinds.count(kind) for kind in kinds},
+            tokens=len(prompt.token_ids),
+            media_tokens=sum(outline.facts.count_media_tokens(prompt.token_ids).values()),
+            answer=sample.answer,
+        )
+
+    with ThreadPoolExecutor(threads) as pool:
+        for start in range(0, total, _AHEAD):
+            yield from pool.map(look, range(start, min(start + _AHEAD, total)))
+
+
+def _needs(config: Config, outline: Outline, findings: dict[str, Findings]) -> Estimate | None:
+    found = findings.get("data.train") or next(iter(findings.values()))
+    if not found.tokens:
+        return None
+    import torch
+
+    name = config.model.device
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    dtype = (
+        choose_dtype(config.model.dtype, torch.device(name)) if name != "cuda" or torch.cuda.is_available() else None
+    )
+    dtype = dtype or torch.bfloat16
+    return estimate(
+        config,
+        sizes_of(outline.model, outline.family, config.model),
+        prompt_tokens=sum(found.tokens) / len(found.tokens),
+        longest_prompt=max(found.tokens),
+        speed=measure(name, dtype),
+        bytes_each=dtype.itemsize,
+    )
+
+
+def head(config: str | Path | Config, *, overrides: Overrides = (), count: int = 5) -> list[str]:
+    """Show the first prompts as the policy will read them.
+
+    Args:
+        config: A YAML, or a configuration.
+        overrides: Laid over it.
+        count: How many rows.
+
+    Returns:
+        One text per row: where it stands, its media with their sizes, token counts, the answer, the rendered prompt.
+
+    Raises:
+        MmgrpoError: A row cannot be made into a prompt.
+    """
+    loaded = load(config, overrides)
+    samples = next(iter(_sources(loaded).values()))
+    outline = outline_of(loaded.config.model)
+    encode = _encoder(loaded, outline, 1)
+    return [_shown(samples, row, encode(samples[row], row), outline) for row in range(min(count, len(samples)))]
+
+
+def _shown(samples: AnySamples, row: int, prompt: Prompt, outline: Outline) -> str:
+    counts = outline.facts.count_media_tokens(prompt.token_ids)
+    parts = ", ".join(f"{number:,} for {kind}s" for kind, number in counts.items() if number)
+    lines = [
+        f"row {row}  ({samples.where(row)})",
+        f"  tokens   {len(prompt.token_ids):,}{f', {parts}' if parts else ''}",
+        *(f"  {medium.kind:8} {_size(medium)}" for medium in prompt.media),
+        f"  answer   {printable(plain_answer(prompt.sample.answer))}",
+        *(f"  | {printable(line)}" for line in prompt.text.splitlines()),
+    ]
+    return "\n".join(lines)
+
+
+def _size(medium: Decoded) -> str:
+    data = medium.data
+    if medium.kind == "image":
+        return f"{data.width} x {data.height} pixels  {printable(medium.name)}"
+    if medium.kind == "audio":
+        return f"{len(data) / (medium.rate or 1):.2f} s at {medium.rate:.0f} Hz  {printable(medium.name)}"
+    frames, height, width = data.shape[:3]
+    return f"{frames} frames of {width} x {height} pixels, {medium.rate or 0:.2f} per second  {printable(medium.name)}"
+
+
+def convert(
+    source: str | Path,
+    out: str | Path,
+    *,
+    overrides: Overrides = (),
+    form: str = "auto",
+    progress: Callable[[int, int], None] | None = None,
+) -> int:
+    """Write rows of any accepted form into one parquet file, their media inside.
+
+    Args:
+        source: A data file, folder or hub id, or a YAML whose ``data.train`` and ``data.columns`` say what to read.
+        out: The file to write; ``.parquet``.
+        overrides: Laid over the YAML.
+        form: Of the rows, where ``source`` is no YAML.
+        progress: Told how many rows are written, and of how many.
+
+    Returns:
+        Rows written. Words of ``data.template`` are not: they stay in the YAML.
+
+    Raises:
+        ConfigError: The YAML is wrong, or the name of the file.
+        DataError: A row or a medium cannot be read; nothing is written then.
+    """
+    target = Path(out)
+    if target.suffix.lower() != ".parquet":
+        raise ConfigError(explain("The file to write must be a parquet file", got=str(out), fix="End it in .parquet."))
+    samples = _to_convert(source, overrides, form)
+    return write_parquet(samples, target, encoded=encoded, progress=progress)
+
+
+def _to_convert(source: str | Path, overrides: Overrides, form: str) -> AnySamples:
+    if Path(source).suffix.lower() in (".yaml", ".yml"):
+        loaded = load(source, overrides, base={"model": {"name": "tiny:qwen2_5_vl"}})
+        data, base, rows = loaded.config.data.model_copy(update={"template": Data().template}), loaded.folder, None
+        rows = data.train or data.eval
+    else:
+        data, base = Data(), Path.cwd()
+        rows = Files.model_validate({"path": str(source), "format": form})
+    samples = open_samples(data, rows, base=base, needed="data.train")
+    if samples is None:
+        raise DatasetError(explain("There are no rows to convert", where=str(source)))
+    return samples
