@@ -41,9 +41,12 @@ BASE = {
 }
 
 
+SOURCES = {"path", "synthetic", "package"}
+
+
 def merged(base, patch):
-    """Lay nested mappings over each other."""
-    if not isinstance(base, dict) or not isinstance(patch, dict):
+    """Lay nested mappings over each other; other rows replace those of before."""
+    if not isinstance(base, dict) or not isinstance(patch, dict) or (SOURCES & set(patch)) - set(base):
         return copy.deepcopy(patch)
     return {**base, **{key: merged(base.get(key), value) for key, value in patch.items()}}
 
