@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import struct
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ def encoded(media: Media) -> list[bytes]:
     Raises:
         MediaError: It cannot be read, or is of a kind that has no bytes.
     """
+    if media.kind == "video" and isinstance(media.source, Mapping) and media.source.get("frames") is not None:
+        return [_encoded(frame, "image", None, media.name) for frame in media.source["frames"]]
     if media.kind == "video" and isinstance(media.source, list | tuple):
         return [_encoded(load(frame, name=media.name), "image", None, media.name) for frame in media.source]
     source = load(media.source, name=media.name)

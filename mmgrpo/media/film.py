@@ -8,7 +8,6 @@ are not de-interlaced. PyAV is imported with the first clip.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -20,21 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmgrpo.errors import MediaError, explain
+from mmgrpo.media.container import faults, open_container
 from mmgrpo.media.frames import Clip, ClipRules, Deadline, check_frame, choose, clip_of, frame_size
 from mmgrpo.media.image import MAX_PIXELS_DECODED
 
-_FAULTS = (
-    OSError,
-    ValueError,
-    RuntimeError,
-    EOFError,
-    MemoryError,
-    OverflowError,
-    TypeError,
-    IndexError,
-    ArithmeticError,
-)
-"""What PyAV raises on damaged files; its own errors are ValueErrors or OSErrors."""
 _JUMP_SECONDS = 4.0
 """Wanted frames that lie further apart are reached by seeking."""
 _MOST_MISSING = 0.1
@@ -75,7 +63,7 @@ def read_film(source: bytes | Path, *, name: str, rules: ClipRules) -> Clip:
         found = _take(source, name, scan, choice.targets, rules, deadline, jump=jump)
     except MediaError:
         raise
-    except _FAULTS as error:
+    except faults() as error:
         raise MediaError(damaged(name, f"{type(error).__name__}: {error}")) from error
     times, frames = zip(*found, strict=True)
     return clip_of(frames, times, rate=choice.rate, group=rules.frames_at_once)
@@ -86,18 +74,11 @@ def has_sound(source: bytes | Path) -> bool:
 
     Args:
         source: Encoded bytes, or a file.
-
-    Raises:
-        MediaError: PyAV is not installed.
     """
     try:
-        import av
-    except ImportError as error:
-        raise MediaError(explain("Reading clips needs PyAV", fix="Run: pip install 'mmgrpo[video]'")) from error
-    try:
-        with av.open(io.BytesIO(source) if isinstance(source, bytes) else str(source)) as container:
+        with closing(_open(source, "a clip")) as container:
             return bool(container.streams.audio)
-    except _FAULTS:
+    except (MediaError, *faults()):
         return False
 
 
@@ -117,22 +98,7 @@ def damaged(name: str, got: str) -> str:
 
 
 def _open(source: bytes | Path, name: str) -> Any:
-    try:
-        import av
-    except ImportError as error:
-        fix = "Run: pip install 'mmgrpo[video]'"
-        raise MediaError(explain("Reading clips needs PyAV", where=name, fix=fix)) from error
-    try:
-        return av.open(io.BytesIO(source) if isinstance(source, bytes) else str(source))
-    except _FAULTS as error:
-        raise MediaError(
-            explain(
-                "This is not a clip that can be read",
-                where=name,
-                expected="an undamaged mp4, mkv, webm, avi or mov file, an animation, or a list of frames",
-                got=f"{type(error).__name__}: {error}",
-            )
-        ) from error
+    return open_container(source, name=name, expected="mp4, mkv, webm, avi or mov file, an animation, or frames")
 
 
 def _stream(container: Any, name: str) -> Any:

@@ -9,21 +9,22 @@ from __future__ import annotations
 import io
 import struct
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from mmgrpo.errors import MediaError, explain
+from mmgrpo.media.container import faults, open_container
 from mmgrpo.media.mix import MOST_CHANNELS, Samples, check_rate
 
 MAX_SECONDS_DECODED = 3600.0
 """Longer sounds are refused whatever the limits: an hour at 48 kHz is 0.7 GB of samples."""
 _BLOCK = 1 << 18
 _UNKNOWN_SIZES = (0, 0x7FFFF000)
-_FAULTS = (OSError, ValueError, RuntimeError, EOFError, MemoryError, OverflowError, TypeError, IndexError)
-"""What the libraries raise on damaged files; PyAV's errors are ValueErrors or OSErrors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +68,7 @@ def _by_soundfile(source: bytes | Path, name: str, limit: float) -> Wave | None:
     with _opened(source) as raw:
         try:
             file = soundfile.SoundFile(raw)
-        except (soundfile.LibsndfileError, *_FAULTS):
+        except (soundfile.LibsndfileError, OSError, ValueError, RuntimeError, TypeError, OverflowError):
             return None
         with file:
             rate = check_rate(file.samplerate, name=name)
@@ -95,37 +96,31 @@ def _blocks(file: Any, rate: int, limit: float, name: str) -> Iterator[Samples]:
 
 
 def _by_av(source: bytes | Path, name: str, limit: float) -> Wave:
-    try:
-        import av
-    except ImportError as error:
-        fix = "Run: pip install 'mmgrpo[audio,video]'"
-        raise MediaError(explain("No library that reads this sound is installed", where=name, fix=fix)) from error
-    try:
-        with av.open(io.BytesIO(source) if isinstance(source, bytes) else str(source)) as container:
-            if not container.streams.audio:
-                raise MediaError(explain("A file holds no sound", where=name))
-            stream = container.streams.audio[0]
-            rate = check_rate(stream.rate, name=name)
-            planar = av.AudioResampler(format="fltp", layout=stream.layout, rate=rate)
-            parts: list[Samples] = []
-            total = 0
-            for frame in container.decode(stream):
-                for part in planar.resample(frame):
-                    parts.append(part.to_ndarray())
-                    total += part.samples
-                    check_seconds(total / rate, limit, name=name)
-            parts += [part.to_ndarray() for part in planar.resample(None)]
-    except MediaError:
-        raise
-    except _FAULTS as error:
-        raise MediaError(
-            explain(
-                "This is not a sound that can be read",
-                where=name,
-                expected="an undamaged wav, flac, mp3, ogg, opus, m4a or aac file",
-                got=f"{type(error).__name__}: {error}",
-            )
-        ) from error
+    expected = "wav, flac, mp3, ogg, opus, m4a or aac file"
+    with closing(open_container(source, name=name, expected=expected)) as container:
+        try:
+            return _first_track(container, name, limit)
+        except MediaError:
+            raise
+        except faults() as error:
+            raise MediaError(_damaged(name, f"{type(error).__name__}: {error}")) from error
+
+
+def _first_track(container: Any, name: str, limit: float) -> Wave:
+    import av
+
+    if not container.streams.audio:
+        raise MediaError(explain("A file holds no sound", where=name))
+    stream = container.streams.audio[0]
+    rate = check_rate(stream.rate, name=name)
+    planar = av.AudioResampler(format="fltp", layout=stream.layout, rate=rate)
+    parts: list[Samples] = []
+    total = 0
+    for frame in chain(container.decode(stream), [None]):  # None: what the resampler still holds
+        for part in planar.resample(frame):
+            parts.append(part.to_ndarray())
+            total += part.samples
+            check_seconds(total / rate, limit, name=name)
     return Wave(samples=np.concatenate(parts, axis=1) if parts else np.zeros((1, 0), np.float32), rate=rate)
 
 
