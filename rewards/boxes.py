@@ -35,6 +35,10 @@ def _box(value: Any) -> Box | None:
     return (x1, y1, x2, y2) if x1 < x2 and y1 < y2 else None
 
 
+def _scaled(box: Box, x: float, y: float) -> Box:
+    return (box[0] * x, box[1] * y, box[2] * x, box[3] * y)
+
+
 def resized(width: int, height: int, *, factor: int = 28, min_pixels: int = 3136, max_pixels: int = 12845056) -> Box:
     """Size of a picture as Qwen-VL models see it, written as the box ``0, 0, width, height``.
 
@@ -107,13 +111,9 @@ def box_iou(
             raise ValueError(f"the truth {truth!r} is not a box [x1, y1, x2, y2]")
         if given is not None and unit != "pixels":
             width, height = pictures[0].size
-            seen = (
-                (0, 0, 1000.0, 1000.0)
-                if unit == "thousand"
-                else resized(width, height, factor=factor, min_pixels=min_pixels, max_pixels=max_pixels)
-            )
-            fx, fy = width / seen[2], height / seen[3]
-            given = (given[0] * fx, given[1] * fy, given[2] * fx, given[3] * fy)
+            limits = {"factor": factor, "min_pixels": min_pixels, "max_pixels": max_pixels}
+            seen = (0, 0, 1000.0, 1000.0) if unit == "thousand" else resized(width, height, **limits)
+            given = _scaled(given, width / seen[2], height / seen[3])
         scores.append(0.0 if given is None else _overlap(given, gold))
     return scores
 
