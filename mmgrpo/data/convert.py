@@ -98,7 +98,7 @@ def _exact_type(column: Sequence[Any]) -> Any:
         array = pa.array(column)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         return None
-    same = array.to_pylist() == list(column) and list(map(type, array.to_pylist())) == list(map(type, column))
+    same = repr(array.to_pylist()) == repr(list(column))  # 0.0 == False, but they are not the same
     plain = not any(word in str(array.type) for word in ("struct", "null"))  # parquet has neither when empty
     return array.type if same and plain else None
 
@@ -141,6 +141,8 @@ def _columns(
 
 
 def _carried(medium: Media, encoded: Callable[[Media], list[bytes]]) -> dict[str, Any]:
-    pieces = encoded(medium)
-    frames = medium.kind == "video" and not isinstance(medium.source, Path | bytes | str | dict)
-    return {"kind": medium.kind, "rate": medium.rate, "name": medium.name, "frames": frames, "bytes": pieces}
+    source, rate = medium.source, medium.rate
+    made = isinstance(source, dict) and source.get("frames") is not None
+    frames = medium.kind == "video" and (made or not isinstance(source, Path | bytes | str | dict))
+    rate = source.get("fps", rate) if made else rate
+    return {"kind": medium.kind, "rate": rate, "name": medium.name, "frames": frames, "bytes": encoded(medium)}
