@@ -65,7 +65,7 @@ class Clips(Section):
     def _fits(self) -> Clips:
         if self.min_blinks > self.max_blinks:
             raise ValueError(f"min_blinks {self.min_blinks} is larger than max_blinks {self.max_blinks}")
-        if 2 * self.max_blinks + 1 > self.frames:
+        if self.question == "blinks" and 2 * self.max_blinks + 1 > self.frames:
             raise ValueError(
                 f"{self.max_blinks} blinks need {2 * self.max_blinks + 1} frames, there are {self.frames}"
             )

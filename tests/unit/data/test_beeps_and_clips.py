@@ -64,6 +64,7 @@ def test_the_number_of_blinks_is_the_one_that_is_seen():
 
 def test_the_direction_is_the_one_in_which_the_square_moves():
     found = set()
+    assert clips(question="motion", frames=4)[0]["video"]["frames"].shape[0] == 4, "blinks need more, motion does not"
     for row in clips(question="motion"):
         film = row["video"]["frames"].astype(float).sum(axis=3)
         bright = film > film.min() + 100
