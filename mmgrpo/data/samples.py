@@ -19,7 +19,7 @@ from mmgrpo.data.lazy import Row, Rows
 from mmgrpo.data.messages import Conversation, ask, converse
 from mmgrpo.data.places import Places, locate
 from mmgrpo.data.templates import fill
-from mmgrpo.errors import DatasetError, explain
+from mmgrpo.errors import DatasetError, MediaError, explain
 from mmgrpo.types import Media, Sample
 
 _PLAIN = "{{ prompt }}"
@@ -195,7 +195,7 @@ def _is_chat(prompt: Any) -> TypeGuard[Sequence[Any]]:
 
 def _medium(part: Part, places: Places, where: str) -> Media:
     column = f"{where}, column {part.column}" if part.column else f"{where}, its messages"
-    source, rate = _carried(part)
+    source, rate = _carried(part, column)
     if isinstance(source, list) and part.kind == "video":
         source = [locate(frame, places, where=column) for frame in source]
     else:
@@ -204,12 +204,19 @@ def _medium(part: Part, places: Places, where: str) -> Media:
     return Media(kind=part.kind, source=source, rate=part.rate if rate is None else rate, name=name)  # type: ignore[arg-type]
 
 
-def _carried(part: Part) -> tuple[Any, float | None]:
+def _carried(part: Part, where: str) -> tuple[Any, float | None]:
     """Take a decoded sound (``{"array", "sampling_rate"}``) out of its dictionary; anything else is its own source."""
-    source = part.source
-    if part.kind == "audio" and isinstance(source, Mapping) and source.get("array") is not None:
-        rate = source.get("sampling_rate")
-        return np.asarray(source["array"], dtype=np.float32), None if rate is None else float(rate)
-    if part.kind == "audio" and isinstance(source, list):
-        return np.asarray(source, dtype=np.float32), None
-    return source, None
+    source, rate = part.source, None
+    if part.kind != "audio":
+        return source, rate
+    if isinstance(source, Mapping) and source.get("array") is not None:
+        source, rate = source["array"], source.get("sampling_rate")
+    elif not isinstance(source, list):
+        return source, rate
+    try:
+        return np.asarray(source, dtype=np.float32), None if rate is None else float(rate)
+    except (TypeError, ValueError) as error:
+        expected = 'numbers, and their sampling rate: {"array": […], "sampling_rate": 16000}'
+        raise MediaError(
+            explain("A sound is not made of numbers", where=where, expected=expected, got=str(error))
+        ) from error

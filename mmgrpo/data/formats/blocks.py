@@ -37,20 +37,20 @@ def plain_block(block: Mapping[str, Any]) -> dict[str, Any]:
     """
     kept = {key: value for key, value in block.items() if value is not None}
     name = kept.get("type")
-    if name in _KINDS:
+    if isinstance(name, str) and name in _KINDS:
         kind = _KINDS[name]
         if kind == "text":
             return {"type": "text", "text": kept.get("text")}
         source = _held(kept.get(name, kept.get(kind)), kind)
         return {"type": kind} if source is None else {"type": kind, kind: source}
-    if name in ("image", "video", "audio") and isinstance(kept.get("source"), Mapping):
+    if isinstance(name, str) and name in ("image", "video", "audio") and isinstance(kept.get("source"), Mapping):
         return {"type": name, name: _source(kept["source"])}
     return kept
 
 
 def is_foreign(block: Any) -> bool:
     """Tell whether a block is one of those that carry an address: ``image_url`` and its kin."""
-    return isinstance(block, Mapping) and block.get("type") in _KINDS
+    return isinstance(block, Mapping) and isinstance(block.get("type"), str) and block["type"] in _KINDS
 
 
 def _held(value: Any, kind: str) -> Any:
