@@ -14,9 +14,11 @@ import pytest
 from PIL import Image
 
 from mmgrpo.config.data import Data
+from mmgrpo.config.load import load_config
 from mmgrpo.config.media import VideoLimits
-from mmgrpo.errors import MediaError
+from mmgrpo.errors import ConfigError, MediaError
 from mmgrpo.media.adapters import Adapters, built_in
+from mmgrpo.media.frames import ClipRules, choose
 from mmgrpo.types import Decoded, Media
 
 DATA = Path(os.environ.get("MMGRPO_FIELD_DATA", "../shared/data")).absolute()
@@ -96,3 +98,26 @@ def test_full_range_and_ten_bit_films_have_the_colours_of_the_test_card():
     assert card.min() < 12
     assert card.max() > 243
     assert np.ptp(watch(VIDEO / "h264_10bits.mp4").data[0].astype(int)) > 200
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("fps", 0),
+        ("fps", -1.0),
+        ("max_frames", 0),
+        ("max_pixels", 0),
+        ("min_pixels", 700_000),
+        ("max_decode_seconds", 0),
+    ],
+)
+def test_f05_limits_of_clips_that_cannot_be_are_refused_by_key(key: str, value: float):
+    with pytest.raises(ConfigError, match=key):
+        load_config(None, {f"data.video.{key}": value}, base={"model": {"name": "tiny:qwen2_5_vl"}})
+
+
+def test_f05_an_odd_number_of_frames_is_rounded_to_what_the_encoder_merges():
+    rules = ClipRules(limits=VideoLimits(max_frames=1), frames_at_once=2)
+    assert len(choose([i / 10 for i in range(50)], 5.0, rules).targets) == 2
+    rules = ClipRules(limits=VideoLimits(max_frames=7), frames_at_once=2)
+    assert len(choose([i / 10 for i in range(50)], 5.0, rules).targets) == 6
