@@ -55,10 +55,14 @@ def joined(overrides: Overrides, sections: Mapping[str, Any]) -> Overrides:
     """
     if not sections:
         return overrides
-    if isinstance(overrides, str):
-        overrides = [overrides]
-    below = overrides if isinstance(overrides, Mapping) else from_texts(overrides).values
-    return dict([*_dotted(below), *_dotted(sections)])
+    return dict([*_dotted(nested(overrides)), *_dotted(sections)])
+
+
+def nested(overrides: Overrides) -> Mapping[Any, Any]:
+    """Read overrides of any form as a mapping."""
+    if isinstance(overrides, Mapping):
+        return overrides
+    return from_texts([overrides] if isinstance(overrides, str) else overrides).values
 
 
 def _dotted(values: Mapping[Any, Any], above: str = "") -> Iterator[tuple[str, Any]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
+from mmgrpo.api.begin import joined, nested
 from mmgrpo.api.evaluations import evaluation_name, table_rows, write_evaluation
 from mmgrpo.api.handle import Run
 from mmgrpo.api.quiet import quiet_bars
@@ -92,7 +93,8 @@ def merge(run: str | Path, out: str | Path) -> Path:
     Raises:
         CheckpointError: There is no whole checkpoint, or ``out`` is in use.
     """
-    return merge_adapter(Path(run), Path(out))
+    with quiet_bars():
+        return merge_adapter(Path(run), Path(out))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +116,10 @@ def _find(target: str | Path, config: str | Path | None) -> _Found:
     run = next((p for p in inside if (p / "config.yaml").is_file() and (p / "run.json").is_file()), None)
     if run is None:
         base = {"model": {"name": str(target)}, "rewards": [{"fn": DEFAULT_REWARD}], "eval": {}}
-        return _Found(loaded=load(config, base=base), model={"name": str(target)}, folder=None, step=0)
+        # nothing is trained, so a YAML's adapters have no meaning; and only a tiny model has sizes
+        bare = {"name": str(target), "tune": "full", "lora": None}
+        bare |= {} if str(target).startswith("tiny:") else {"sizes": None}
+        return _Found(loaded=load(config, base=base), model=bare, folder=None, step=0)
     folder = RunFolder(run.absolute())
     policy = find_policy_folder(path.absolute())
     settings = settings_of(policy).model_dump(include={"name", "tune", "lora", "sizes", "seed"})
@@ -129,14 +134,13 @@ def _find(target: str | Path, config: str | Path | None) -> _Found:
 
 def _overridden(found: _Found, data: Any, overrides: Overrides) -> LoadedConfig:
     """Lay weights, rows and overrides over the configuration, in this order."""
-    layers: list[Overrides] = [{"model": dict(found.model)}]
+    layers: Overrides = {"model": dict(found.model)}
     if isinstance(data, str | Path):
-        layers.append({"data": _data_layer(data)})
-    layers += [overrides] if overrides else []
+        layers = {**layers, "data": _data_layer(data)}
+    if overrides:
+        layers = joined(layers, nested(overrides))
     loaded = found.loaded
-    for layer in layers:
-        loaded = replace(loaded, config=load(loaded.config, layer, folder=loaded.folder).config)
-    return loaded
+    return replace(loaded, config=load(loaded.config, layers, folder=loaded.folder).config)
 
 
 def _data_layer(data: str | Path) -> dict[str, Any]:

@@ -1,0 +1,205 @@
+"""The notebook face on small whole runs."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+import mmgrpo
+from mmgrpo.cli import main
+from mmgrpo.errors import ConfigError
+
+QUIET = Console(file=io.StringIO())
+
+
+def test_a_run_needs_no_yaml_and_no_other_file(sections, tmp_path):
+    given = sections()
+    del given["rewards"]
+    run = mmgrpo.train(rewards=[lambda completions: [float(len(t)) for t in completions]], console=QUIET, **given)
+    assert run.steps == 3
+    assert run.path == tmp_path / "runs" / "run"
+    assert mmgrpo.load_config(run.path / "config.yaml").rollout.num_generations == 3
+
+
+def test_a_second_run_of_the_name_gets_a_folder_of_its_own(train):
+    assert train().path.name == "run"
+    assert train().path.name == "run-2"
+
+
+def test_the_folder_of_a_run_holds_what_the_documentation_says(train):
+    run = train(eval={})
+    assert {"config.yaml", "run.json", "metrics.jsonl", "completions", "checkpoints", "evaluations"} == {
+        p.name for p in run.path.iterdir()
+    }
+    policy = run.path / "checkpoints" / "step-3" / "policy"
+    assert {"config.json", "model.safetensors", "tokenizer.json", "processor_config.json", "chat_template.jinja"} <= {
+        p.name for p in policy.iterdir()
+    }
+    (start,) = json.loads((run.path / "run.json").read_text())
+    assert start["device"] == "cpu" and "torch" in start["packages"]
+
+
+def test_the_phases_are_timed_and_the_step_is_their_sum(train):
+    row = train().metrics()[-1]
+    phases = {name: value for name, value in row.items() if name.startswith("seconds/")}
+    assert {"data", "rollout", "reward", "update", "sync"} <= {name.split("/")[1] for name in phases}
+    assert all(value >= 0 for value in phases.values())
+    assert row["step_time"] == pytest.approx(sum(phases.values()))
+    assert row["peak_memory_bytes"] > 2**20
+    assert row["num_tokens"] > 0
+
+
+def test_evaluations_are_rows_of_their_own_and_the_callback_sees_them(train):
+    seen = []
+    run = train(eval={"eval_steps": 2}, on_step=lambda step, metrics: seen.append("eval/accuracy" in metrics))
+    kinds = [(row["step"], "reward" in row, "eval/accuracy" in row) for row in run.metrics()]
+    assert kinds == [
+        (0, False, True),
+        (1, True, False),
+        (2, True, False),
+        (2, False, True),
+        (3, True, False),
+        (3, False, True),
+    ]
+    assert seen == [False, True, False]
+
+
+def test_figures_of_an_evaluations_completions_are_no_figures_of_a_step(train):
+    plain = train("plain").metrics()
+    evaluated = [row for row in train("evaluated", eval={"eval_steps": 1}).metrics() if "reward" in row]
+    name = "sampling/removed_probability"
+    assert [row[name] for row in plain] == [row[name] for row in evaluated]
+
+
+def test_a_finished_run_generates_evaluates_and_tells_its_samples(train):
+    run = train(eval={"limit": 3})
+    assert run.after.greedy.rows == 3
+    assert len(run.samples()) == 4
+    assert run.evaluate().greedy.rows == 3
+    assert run.evaluate(limit=2).greedy.rows == 2
+    assert (
+        run.evaluate([{"image": run.samples()[0].media[0].source, "problem": "?", "solution": "1"}]).greedy.rows == 1
+    )
+    sample = run.samples()[0]
+    assert run.generate(sample) == run.generate(sample)
+    assert len(run.generate(sample, count=3)) == 3
+    row = {"image": sample.media[0].source, "problem": "How many objects are there?", "solution": "3"}
+    assert run.generate(row) == run.generate(sample)
+    assert run.generate(sample, temperature=1.0, count=2) == run.generate(sample, count=2)
+    assert run.facts()["steps"] == "3"
+
+
+def test_a_run_without_held_out_rows_says_what_to_do(train):
+    run = train(data={"eval": None})
+    with pytest.raises(ConfigError, match=r"data\.eval"):
+        run.evaluate()
+    assert len(run.samples()) == 40
+
+
+def test_rewards_in_worker_processes_work_behind_the_run_too_and_go_with_it(train, reward_file):
+    run = train(rewards=[{"fn": reward_file, "workers": 1}], eval={})
+    again = run.evaluate()
+    assert again.greedy_rows == run.after.greedy_rows
+    run.close()
+
+
+def test_a_run_that_fails_leaves_no_worker_process_behind(train, reward_file, monkeypatch):
+    from mmgrpo.reward.score import RewardSum
+
+    closed = []
+    honest = RewardSum.close
+    monkeypatch.setattr(RewardSum, "close", lambda self: closed.append(honest(self)))
+    with pytest.raises(ZeroDivisionError):
+        train(rewards=[{"fn": reward_file, "workers": 1}], on_step=lambda step, metrics: 1 // 0)
+    assert closed == [None]
+
+
+def test_training_and_evaluation_write_no_bars_of_other_libraries(train, capfd):
+    run = train()
+    mmgrpo.evaluate(run.path, console=QUIET)
+    assert capfd.readouterr().err == ""
+
+
+def test_a_bare_model_is_evaluated_on_a_dataset_file_and_on_a_file_of_rows(train, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    short = {
+        "rollout.max_completion_length": 4,
+        "eval.batch_size": 2,
+        "train.output_dir": str(tmp_path / "runs" / "e"),
+    }
+    report = mmgrpo.evaluate(
+        "tiny:qwen2_5_vl", data="datasets_configs/scenes_counting.yaml", overrides=short, limit=2, console=QUIET
+    )
+    assert report.greedy.rows == 2
+    assert report.settings["metric"] == "count_accuracy"
+    train().samples()[0].media[0].source.save(tmp_path / "a.png")
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"image": "a.png", "problem": "?", "solution": "3"}) + "\n")
+    report = mmgrpo.evaluate("tiny:qwen2_5_vl", data="rows.jsonl", overrides=short, console=QUIET)
+    assert [row.answer for row in report.greedy_rows] == ["3"]
+
+
+def test_a_dataset_file_wins_over_the_rows_of_the_run(train, tmp_path):
+    run = train(eval={})
+    file = tmp_path / "other.yaml"
+    file.write_text(
+        "eval: {synthetic: counting, rows: 2, seed: 9, min_objects: 2, max_objects: 2}\n"
+        "template: {user: 'Other words: {{ prompt }}'}\n"
+    )
+    report = mmgrpo.evaluate(run.path, data=file, console=QUIET)
+    assert [(row.id, row.answer) for row in report.greedy_rows] == [("scene-9-0", "2"), ("scene-9-1", "2")]
+    assert report.settings["template"]["user"] == "Other words: {{ prompt }}"
+    file.write_text("train: {synthetic: counting, rows: 2, seed: 9}\n")
+    with pytest.raises(ConfigError, match=r"no rows(.|\n)*data\.eval"):
+        mmgrpo.evaluate(run.path, data=file, console=QUIET)
+
+
+def test_rows_named_on_the_command_line_start_from_the_working_folder(train, tmp_path, monkeypatch, capsys):
+    run = train(eval={})
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    run.samples()[0].media[0].source.save(elsewhere / "a.png")
+    (elsewhere / "rows.jsonl").write_text(json.dumps({"image": "a.png", "problem": "?", "solution": "3"}) + "\n")
+    assert main(["eval", str(run.path), "--data", "rows.jsonl", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["greedy"]["rows"] == 1
+
+
+def test_a_working_folder_with_a_configuration_is_not_taken_for_the_run(train, tmp_path, monkeypatch):
+    run = train(eval={})
+    monkeypatch.chdir(run.path)
+    short = {"rollout.max_completion_length": 4, "train.output_dir": str(tmp_path / "runs" / "e")}
+    data = [{"image": run.samples()[0].media[0].source, "problem": "?", "solution": "1"}]
+    report = mmgrpo.evaluate("tiny:qwen2_5_vl", data=data, overrides=short, console=QUIET)
+    assert report.settings["model"] == "tiny:qwen2_5_vl"
+    assert mmgrpo.evaluate(".", console=QUIET).greedy_rows == run.after.greedy_rows
+
+
+def test_adapters_are_evaluated_from_their_folder_and_merged(train, tmp_path):
+    run = train(model={"tune": "lora"}, eval={})
+    assert mmgrpo.evaluate(run.path, console=QUIET).greedy_rows == run.after.greedy_rows
+    merged = mmgrpo.api.merge(run.path, tmp_path / "merged")
+    plain = mmgrpo.evaluate(
+        merged, config=run.path / "config.yaml", overrides=["train.output_dir=" + str(tmp_path / "e")], console=QUIET
+    )
+    assert [row.texts for row in plain.greedy_rows] == [row.texts for row in run.after.greedy_rows]
+
+
+def test_the_number_of_steps_follows_from_the_epochs_and_the_rows_that_can_be_read(train, tmp_path):
+    rows = [{"problem": f"Say {n}.", "solution": str(n)} for n in range(5)]
+    data = {"columns": {"image": None}, "eval": None}
+    run = train(train_rows=rows, data=data, train={"num_steps": None, "num_epochs": 2})
+    assert run.steps == 5
+
+
+def test_a_reward_is_told_the_steps_done(train):
+    seen = []
+
+    def watch(completions, trainer_state):
+        seen.append(trainer_state.global_step)
+        return [float(len(text)) for text in completions]
+
+    train(rewards=[watch])
+    assert seen == [0, 1, 2]
