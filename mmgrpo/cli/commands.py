@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mmgrpo.cli.data import check, check_arguments, data, data_arguments
+from mmgrpo.cli.rewards import rewards, rewards_arguments
 
 
 class Stopped(Exception):
@@ -152,6 +153,7 @@ COMMANDS: Mapping[str, Command] = {
     "eval": Command("measure accuracy on held-out rows", _eval_arguments, _eval),
     "check": Command("read every row and medium before a run, and report", check_arguments, check),
     "data": Command("show rendered prompts, or convert rows to parquet with media inside", data_arguments, data),
+    "rewards": Command("list shipped rewards, try those of a YAML, or start a new one", rewards_arguments, rewards),
     "config": Command("print the resolved configuration, every key with its meaning", _config_arguments, _config),
     "merge": Command("merge an adapter into its base model", _merge_arguments, _merge),
 }

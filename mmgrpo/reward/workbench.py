@@ -94,7 +94,7 @@ def rewards_table(rewards: Sequence[Shipped]) -> Table:
 
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for head in ("fn", "range", "needs", "what it says"):
-        table.add_column(head, overflow="fold")
+        table.add_column(head, overflow="fold", no_wrap=head == "fn")  # a spec is copied: keep it in one piece
     for reward in rewards:
         extra = [f"mmgrpo[{reward.facts.extra}]"] if reward.facts.extra else []
         cells = (reward.spec, reward.facts.range, ", ".join([*reward.needs, *extra]), _one_line(reward.line))
