@@ -69,6 +69,8 @@ class Template(Section):
     """System message."""
     user: str = "{{ prompt }}"
     """User message; ``{{ prompt }}`` is the prompt column."""
+    answer: str | None = None
+    """The truth as rewards get it, where the answer column (``{{ answer }}``) holds more than that. None: as it is."""
 
 
 class Data(Section):

@@ -105,8 +105,8 @@ def template_names(template: Template) -> frozenset[str]:
         >>> sorted(template_names(Template(system="{{ hint }}")))
         ['hint', 'prompt']
     """
-    user = names(template.user, key="data.template.user")
-    return user | names(template.system or "", key="data.template.system")
+    user = names(template.user, key="data.template.user") | names(template.system or "", key="data.template.system")
+    return user | (names(template.answer or "", key="data.template.answer") - {"answer"})
 
 
 def _check_lost(have: Sequence[str], columns: Columns, rows: Sequence[Row], where: str) -> None:

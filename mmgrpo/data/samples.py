@@ -151,9 +151,16 @@ def to_sample(
         id=sample_id if own_id is None else str(own_id),
         messages=talk.messages,
         media=tuple(_medium(part, allowed, where) for part in talk.media),
-        answer=reading.answer,
+        answer=_answer(reading, values, template, where),
         extras={name: value for name, value in values.items() if name not in reading.media_columns},
     )
+
+
+def _answer(reading: Reading, values: Row, template: Template, where: str) -> Any:
+    if template.answer is None or reading.answer is None:
+        return reading.answer
+    own = {**values, "prompt": reading.prompt, "answer": reading.answer}
+    return fill(template.answer, own, key="data.template.answer", where=where)
 
 
 def _conversation(reading: Reading, values: Row, template: Template, where: str) -> Conversation:

@@ -99,6 +99,10 @@ def test_the_four_part_prompts_name_the_parts_that_the_graded_reward_looks_for()
     assert all(part in chinese for part in ("理解题意", "解题思路", "计算步骤", "最终答案", r"\boxed{}"))
 
 
+def test_the_truth_of_gsm8k_is_what_stands_behind_its_mark():
+    assert with_sample_rows("gsm8k")[0].answer == "7"
+
+
 def test_countdown_gives_the_rewards_their_numbers_and_asks_for_the_target():
     sample = with_sample_rows("countdown")[0]
     assert text_of(sample).startswith("Use the numbers 3, 7, 2, each exactly once")

@@ -69,6 +69,16 @@ def test_the_template_wraps_prompt_and_columns():
     assert made.messages[1]["content"][1]["text"] == "How many items are there? (look) >"
 
 
+def test_the_truth_may_be_cut_out_of_its_column_and_an_empty_one_stays_empty():
+    template = Template(answer="{{ answer.split('####')[-1].strip() }} {{ hint }}")
+    assert sample(R1V | {"solution": "3 + 4 #### 7"}, template=template).answer == "7 look"
+    assert sample(R1V, template=template, answer=None).answer is None
+    with pytest.raises(DatasetError, match="'unit'"):
+        sample(R1V, template=Template(answer="{{ unit }}"))
+    with pytest.raises(ConfigError, match=r"data\.template\.answer"):
+        sample(R1V, template=Template(answer="{{ answer"))
+
+
 def test_braces_inside_values_are_text():
     made = sample(R1V | {"image": None, "problem": "What is {{ 1 + 1 }} {% raw %}?"})
     assert made.messages[0]["content"] == "What is {{ 1 + 1 }} {% raw %}?"
