@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from mmgrpo.assemble import Assembly
-from mmgrpo.data.rows import rows_from_python
-from mmgrpo.data.samples import Samples
+from mmgrpo.data.mixture import AnySamples
+from mmgrpo.data.opening import open_samples
 from mmgrpo.errors import ConfigError, explain
 from mmgrpo.evaluate.report import Report, paired_gain
 from mmgrpo.evaluate.run import evaluate
@@ -121,7 +121,7 @@ class Run:
         group = self.assembly.engine.generate([self.assembly.encode(sample, 0)], [count], sampling)[0]
         return [c.text for c in group.completions]
 
-    def samples(self) -> Samples:
+    def samples(self) -> AnySamples:
         """The run's held-out samples, or its training samples where it has none."""
         found = self.assembly.train if self.assembly.eval is None else self.assembly.eval
         assert found is not None
@@ -156,12 +156,10 @@ class Run:
             "after": self.after.metrics() if self.after else None,
         }
 
-    def _samples(self, rows: Any) -> Samples:
-        data = self.assembly.config.data
-        opened = rows_from_python(rows, base=self.assembly.loaded.folder)
-        return Samples(
-            opened, columns=data.columns, template=data.template, allow_absolute_media=data.allow_absolute_media
-        )
+    def _samples(self, rows: Any) -> AnySamples:
+        samples = open_samples(self.assembly.config.data, None, rows, base=self.assembly.loaded.folder, needed="rows")
+        assert samples is not None  # rows were given
+        return samples
 
 
 class _First(Sequence[Sample]):
