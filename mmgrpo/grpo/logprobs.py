@@ -36,8 +36,7 @@ def token_logprobs(
         >>> token_logprobs(torch.zeros(1, 4), torch.tensor([2]))
         tensor([-1.3863])
     """
-    chosen = _log_softmax(logits, temperature).gather(1, token_ids.unsqueeze(1))
-    return chosen.squeeze(1)
+    return chosen_logprobs(log_distribution(logits, temperature=temperature), token_ids)
 
 
 def entropy(logits: Float[Tensor, "K V"], *, temperature: float = 1.0) -> Float[Tensor, "K"]:
@@ -59,20 +58,42 @@ def entropy(logits: Float[Tensor, "K V"], *, temperature: float = 1.0) -> Float[
         >>> entropy(torch.zeros(1, 4))
         tensor([1.3863])
     """
-    logprobs = _log_softmax(logits, temperature)
-    probs = logprobs.exp()
-    # 0 log 0 is 0; left alone it would be 0 times -inf, which is NaN.
-    return -(probs * logprobs.masked_fill(logprobs == -torch.inf, 0)).sum(1)
+    return entropy_of(log_distribution(logits, temperature=temperature))
 
 
-def _log_softmax(logits: Float[Tensor, "K V"], temperature: float) -> Float[Tensor, "K V"]:
+def log_distribution(logits: Float[Tensor, "K V"], *, temperature: float = 1.0) -> Float[Tensor, "K V"]:
+    """Give the log-prob of every token, for whoever reads more than one figure from a row of logits.
+
+    log p[k, v] = z[k, v] - log sum_u exp(z[k, u]),  z = logits / temperature
+
+    Args:
+        logits: One row per predicted token; -inf bans a token.
+        temperature: Above 0.
+
+    Returns:
+        Log-probs in nats: float64 for float64 logits, float32 for all others.
+
+    Raises:
+        ValueError: The temperature is not above 0.
+    """
     if not temperature > 0:
         raise ValueError(
             explain("A log-prob needs a temperature above 0", got=f"{temperature:g}", fix="Greedy has no log-probs.")
         )
     # Half precision is widened before it is scaled, or the division would round.
     wide = logits if logits.dtype == torch.float64 else logits.float()
-    return (wide / temperature).log_softmax(1)
+    return (wide if temperature == 1 else wide / temperature).log_softmax(1)
+
+
+def chosen_logprobs(logprobs: Float[Tensor, "K V"], token_ids: Int[Tensor, "K"]) -> Float[Tensor, "K"]:
+    """Take one token's log-prob from each row of :func:`log_distribution`."""
+    return logprobs.gather(1, token_ids.unsqueeze(1)).squeeze(1)
+
+
+def entropy_of(logprobs: Float[Tensor, "K V"]) -> Float[Tensor, "K"]:
+    """Give the entropy of each row of :func:`log_distribution`, in nats."""
+    # 0 log 0 is 0; left alone it would be 0 times -inf, which is NaN.
+    return -(logprobs.exp() * logprobs.masked_fill(logprobs == -torch.inf, 0)).sum(1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from mmgrpo.grpo.logprobs import chosen_logprobs, entropy_of, log_distribution
+
 
 def _chunk_stats(
     hidden: Float[Tensor, "k D"],
@@ -21,15 +23,9 @@ def _chunk_stats(
     temperature: float,
     entropy: bool,
 ) -> tuple[Float[Tensor, "k"], Float[Tensor, "k"]]:
-    logits = head(hidden)
-    logits = (logits if logits.dtype == torch.float64 else logits.float()) / temperature
-    normaliser = torch.logsumexp(logits, dim=-1)
-    logprobs = logits.gather(-1, token_ids[:, None]).squeeze(-1) - normaliser
-    if not entropy:
-        return logprobs, torch.zeros_like(logprobs)
-    # H = log Z - sum p * logit, in two reductions over V
-    expected = (torch.softmax(logits, dim=-1) * logits).sum(-1)
-    return logprobs, normaliser - expected
+    every = log_distribution(head(hidden), temperature=temperature)
+    logprobs = chosen_logprobs(every, token_ids)
+    return logprobs, entropy_of(every) if entropy else torch.zeros_like(logprobs)
 
 
 def head_stats(
@@ -43,7 +39,7 @@ def head_stats(
 ) -> tuple[Float[Tensor, "K"], Float[Tensor, "K"] | None]:
     """Log-probs of ``token_ids`` under ``softmax(head(hidden) / temperature)``.
 
-    logprobs[t] = logits[t, token_ids[t]] / T - logsumexp(logits[t] / T)
+    logprobs[t] = log p[t, token_ids[t]],  p = softmax(logits / T)
     entropy[t]  = -sum over v of p[t, v] log p[t, v]
 
     Args:

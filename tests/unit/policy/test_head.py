@@ -67,6 +67,23 @@ def test_bfloat16_logits_give_float32_logprobs():
     assert torch.allclose(logprobs, token_logprobs(hidden @ weight.T, ids, temperature=0.7), atol=1e-5)
 
 
+def test_logits_far_from_zero_and_banned_tokens_give_the_same_finite_figures():
+    random = torch.Generator().manual_seed(1)
+    logits = torch.randn(TOKENS, 50, generator=random)
+    logits[:, 7] = -torch.inf
+    ids = torch.zeros(TOKENS, dtype=torch.long)
+
+    def stats(shift):
+        moved = (logits + shift).requires_grad_()
+        logprobs, h = head_stats(moved, ids, lambda x: x, temperature=1.0, chunk=16, entropy=True)
+        (logprobs.sum() + h.sum()).backward()
+        return logprobs, h, moved.grad
+
+    near, far = stats(0.0), stats(1e4)  # at 10,000 a float32 logit still has three digits behind the point
+    for a, b in zip(near, far, strict=True):
+        assert a.isfinite().all() and torch.allclose(a, b, atol=5e-3)
+
+
 def test_no_tokens_give_empty_statistics():
     hidden = torch.zeros(0, WIDTH)
     logprobs, h = head_stats(hidden, torch.zeros(0, dtype=torch.long), lambda x: x, temperature=1.0, chunk=4)
