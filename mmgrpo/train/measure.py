@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mmgrpo.grpo.logprobs import mismatch
 from mmgrpo.train.frozen import MicroBatch
 
 
@@ -26,22 +27,13 @@ def sampling_metrics(micros: Sequence[MicroBatch]) -> dict[str, float]:
         ``sampling/sampling_logp_difference/{mean,max}`` in nats and ``sampling/importance_sampling_ratio/
         {min,mean,max}``; nothing where no token was computed.
     """
-    parts = [
-        (m.old_logprobs - m.rows.rollout_logprobs)[m.rows.loss_mask].cpu().double()
-        for m in micros
-        if m.old_logprobs is not None
-    ]
-    gap = torch.cat(parts) if parts else torch.zeros(0)
-    if not len(gap):
+    known = [(m.old_logprobs, m.rows) for m in micros if m.old_logprobs is not None]
+    if not known:
         return {}
-    ratio = gap.exp()
-    return {
-        "sampling/sampling_logp_difference/mean": float(gap.abs().mean()),
-        "sampling/sampling_logp_difference/max": float(gap.abs().max()),
-        "sampling/importance_sampling_ratio/min": float(ratio.min()),
-        "sampling/importance_sampling_ratio/mean": float(ratio.mean()),
-        "sampling/importance_sampling_ratio/max": float(ratio.max()),
-    }
+    # to the CPU first: not every device has the float64 in which thousands of small differences are averaged
+    old = torch.cat([old.cpu() for old, _ in known]).double()
+    rollout = torch.cat([rows.rollout_logprobs.cpu() for _, rows in known]).double()
+    return mismatch(old, rollout, torch.cat([rows.loss_mask.cpu() for _, rows in known])).metrics()
 
 
 def mean_over_steps(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
