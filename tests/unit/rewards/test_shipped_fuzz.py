@@ -26,6 +26,7 @@ TEXT_REWARDS = {
     "clevr_counting.py:r1v_accuracy": {"answer": "<answer> 3 </answer>", "args": {"verify": False}},
     "clevr_counting.py:soft_count": {"answer": 3, "args": {"mode": "last_number"}},
     "countdown.py:countdown": {"nums": [1, 2, 3], "target": 6},
+    "exact.py:exact_answer": {"answer": "red"},
     "format.py:answer_only": {},
     "format.py:r1v_format": {},
     "format.py:swift_format": {},

@@ -132,6 +132,12 @@ def test_choices_may_have_the_option_as_truth_and_refuse_other_truths():
         f(completions=[tag("B")], answer=["red cube"])
 
 
+def test_an_exact_answer_is_the_truth_apart_from_case_and_the_form_of_numbers():
+    f = shipped("exact.py:exact_answer")
+    texts = [tag("Red"), tag("red car"), "red", tag("3.0"), tag("<b>")]
+    assert f(completions=texts, answer=["red", "red", "red", 3, None]) == [1.0, 0.0, 0.0, 1.0, None]
+
+
 # Similarity and transcripts
 
 
