@@ -64,8 +64,6 @@ class Model(Section):
     """Recompute activations in backward: less memory, about a third more time in the update."""
     layout: Literal["auto", "packed", "rows"] = "auto"
     """packed computes each prompt once per group; rows is the fallback for attention that cannot be shared."""
-    attention: Literal["auto", "sdpa"] = "auto"
-    """Kernel of the packed forward."""
     logprob_chunk_tokens: Int = Field(default=1024, ge=1)
     """Completion tokens per pass through the LM head; held memory grows with this, not with the batch."""
     chat_template: str | None = None

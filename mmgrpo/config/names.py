@@ -16,7 +16,6 @@ ELSEWHERE = {
     "model_name_or_path": "model.name",
     "model_path": "model.name",
     "torch_dtype": "model.dtype",
-    "attn_implementation": "model.attention",
     "peft": "model.tune",
     "use_peft": "model.tune",
     "lora_rank": "model.lora.r",
