@@ -51,8 +51,7 @@ class LocalEngine:
         self.end_token_ids = end_tokens(policy)
         # mps has no float64, in which tokens are drawn
         self._draws_on = torch.device("cpu") if policy.device.type == "mps" else policy.device
-        ids = [i for ids in policy.family.media_tokens(policy.model.config).values() for i in ids]
-        self._banned = torch.tensor(sorted(set(ids)), dtype=torch.long, device=self._draws_on)
+        self._media = sorted({i for ids in policy.family.media_tokens(policy.model.config).values() for i in ids})
         self._special = special_tokens(policy.tokenizer)
         self._removed: list[float] = []
         self.decode_row_steps = 0
@@ -98,13 +97,15 @@ class LocalEngine:
                 for p, c in zip(prompts, counts, strict=True)
             ]
         )
-        seen = self._seen(prompts, rows, decoder.first_logits.shape[-1]) if sampling.repetition_penalty != 1 else None
+        vocabulary = decoder.first_logits.shape[-1]
+        banned = self._banned(vocabulary)
+        seen = self._seen(prompts, rows, vocabulary) if sampling.repetition_penalty != 1 else None
         logits = decoder.first_logits.index_select(0, decoder.group)
         active = np.arange(len(rows))
         for token in range(sampling.max_completion_length):
             self._require_finite(logits, prompts, rows, active)
             uniform = torch.from_numpy(uniforms(keys[active], token)).to(self._draws_on)
-            drawn = draw(logits.to(self._draws_on), uniform, sampling, banned=self._banned, seen=seen)
+            drawn = draw(logits.to(self._draws_on), uniform, sampling, banned=banned, seen=seen)
             going = self._record(drawn, [rows[i] for i in active], sampling)
             active = active[going]
             if not len(active) or token + 1 == sampling.max_completion_length:
@@ -160,6 +161,10 @@ class LocalEngine:
                 )
             )
         return [Group(prompt=p, completions=tuple(c)) for p, c in zip(prompts, by_prompt, strict=True)]
+
+    def _banned(self, vocabulary: int) -> Tensor:
+        """Placeholders that are never written; one may have no logit of its own."""
+        return torch.tensor([i for i in self._media if i < vocabulary], dtype=torch.long, device=self._draws_on)
 
     def _seen(self, prompts: list[Prompt], rows: list[_Row], vocabulary: int) -> Tensor:
         seen = torch.zeros(len(rows), vocabulary, dtype=torch.bool, device=self._draws_on)

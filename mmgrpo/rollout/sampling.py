@@ -40,7 +40,7 @@ def draw(
         logits: Raw logits.
         uniform: One number in [0, 1) per row, float64.
         sampling: Temperature and cuts.
-        banned: Token ids that are never drawn (media placeholders).
+        banned: Token ids that are never drawn (media placeholders), each below V.
         seen: Tokens that prompt or completion already hold; needed for a repetition penalty.
 
     Returns:
@@ -49,7 +49,6 @@ def draw(
     scaled = (logits if logits.dtype == torch.float64 else logits.float()) / (sampling.temperature or 1.0)
     base = torch.log_softmax(scaled, dim=-1)
     cut = _penalised(scaled, sampling, seen)
-    banned = banned[banned < logits.shape[-1]]  # a placeholder may have no logit of its own
     cut = cut.index_fill(-1, banned, float("-inf")) if len(banned) else cut
     cut = truncate(cut, sampling)
     if sampling.temperature == 0:
@@ -61,7 +60,7 @@ def draw(
         # "first place where the sum exceeds u": a token of probability zero can never be that place
         ids = torch.searchsorted(cumulative, (uniform * cumulative[:, -1])[:, None], right=True).squeeze(-1)
         ids = ids.clamp(max=logits.shape[-1] - 1)
-        removed = (base.double().exp() - probabilities).clamp(min=0).sum(-1)
+        removed = base.double().exp().sub_(probabilities).clamp_(min=0).sum(-1)
     return Draw(token_ids=ids, logprobs=base.gather(-1, ids[:, None]).squeeze(-1), removed=removed)
 
 
