@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from mmgrpo.api.begin import begin
+from mmgrpo.api.begin import Rewards, begin, written
 from mmgrpo.api.handle import Run
 from mmgrpo.api.life import Life, OnStep
 from mmgrpo.api.quiet import quiet_bars
@@ -24,7 +23,7 @@ from mmgrpo.train.whole import latest
 def train(
     config: str | Path | Config | None = None,
     *,
-    rewards: Sequence[str | Callable[..., Any]] | None = None,
+    rewards: Rewards | None = None,
     train_rows: Any = None,
     eval_rows: Any = None,
     on_step: OnStep | None = None,
@@ -37,7 +36,8 @@ def train(
 
     Args:
         config: A YAML file, a :class:`mmgrpo.Config`, or None when everything is given as sections.
-        rewards: Functions, classes or specs (``"rewards/format.py:think_answer"``) in place of the YAML's.
+        rewards: Functions, classes, specs (``"rewards/format.py:think_answer"``) or entries as in the YAML
+            (``{"fn": "mine.py:short", "weight": 0.5}``), in place of the YAML's.
         train_rows: A list of rows, a ``datasets.Dataset`` or rows opened before, in place of ``data.train``.
         eval_rows: The same for ``data.eval``.
         on_step: Called after each step with the number of steps done and the step's metrics; returning False stops
@@ -54,10 +54,11 @@ def train(
         MmgrpoError: See :mod:`mmgrpo.errors`; what was saved stays.
 
     Example:
-        >>> run = train("examples/quickstart.yaml", train={"num_steps": 20})   # doctest: +SKIP
-        >>> run.metrics()[-1]["reward"]                                         # doctest: +SKIP
+        >>> run = train("examples/quickstart.yaml", train={"num_steps": 20})        # doctest: +SKIP
+        >>> [row["reward"] for row in run.metrics() if "reward" in row]              # doctest: +SKIP
     """
-    loaded, folder = begin(config, overrides, sections, resume)
+    section, rewards = written(rewards)
+    loaded, folder = begin(config, overrides, {**sections, **section}, resume)
     given = Given(rewards=rewards, train_rows=train_rows, eval_rows=eval_rows)
     observe = loaded.config.observe
     progress = Progress(show=observe.progress, log_steps=observe.log_steps, console=console)

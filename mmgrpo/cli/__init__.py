@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: Words of the command line; default: those of this process.
 
     Returns:
-        The exit code: 0, 1 (``--require-improvement`` was not met), 2 (a mistake), 130 (interrupted).
+        The exit code: 0, 1 (``--require-improvement`` was not met), 2 (a mistake), 130 (Ctrl-C), 143 (SIGTERM).
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help", "help"):
