@@ -17,6 +17,7 @@ from torch import nn
 from mmgrpo.config.model import Model
 from mmgrpo.config.schema import Config
 from mmgrpo.policy.families.record import Family
+from mmgrpo.policy.loading import devices_here
 from mmgrpo.policy.parts import count_parts, freeze_parts, linear_layers
 
 _ACTIVATIONS = 34
@@ -180,8 +181,7 @@ def measure(name: str, dtype: torch.dtype) -> Speed:
     Returns:
         What a product of two matrices of 1,024 and a copy of 64 MB reach, the best of a few.
     """
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    if not there[name]:
+    if not devices_here()[name]:
         flops, moved = _GUESS[name]
         return Speed(device=name, flops=flops, bytes=moved, measured=False)
     device = torch.device(name)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 
 from mmgrpo.config.data import Data, Source
@@ -27,7 +28,7 @@ from mmgrpo.errors import ConfigError, DatasetError, MmgrpoError, explain
 from mmgrpo.estimate import Estimate, estimate, measure, sizes_of
 from mmgrpo.media.encoding import encoded
 from mmgrpo.observe.progress import Progress
-from mmgrpo.policy.loading import choose_dtype
+from mmgrpo.policy.loading import choose_dtype, devices_here
 from mmgrpo.policy.sizing import Outline, outline_of
 from mmgrpo.running.prompts import Encode, copied_maker
 from mmgrpo.types import Decoded, Prompt
@@ -161,15 +162,10 @@ def _needs(config: Config, outline: Outline, findings: dict[str, Findings]) -> E
     found = findings.get("data.train") or next(iter(findings.values()))
     if not found.tokens:
         return None
-    import torch
-
-    name = config.model.device
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    dtype = (
-        choose_dtype(config.model.dtype, torch.device(name)) if name != "cuda" or torch.cuda.is_available() else None
-    )
-    dtype = dtype or torch.bfloat16
+    asked, here = config.model.device, devices_here()
+    name = next(device for device, there in here.items() if there) if asked == "auto" else asked
+    elsewhere = name == "cuda" and not here[name] and config.model.dtype == "auto"  # a GPU to rent has bfloat16
+    dtype = torch.bfloat16 if elsewhere else choose_dtype(config.model.dtype, torch.device(name))
     return estimate(
         config,
         sizes_of(outline.model, outline.family, config.model),

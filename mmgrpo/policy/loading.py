@@ -15,6 +15,7 @@ from torch import nn
 from mmgrpo.config.model import Model
 from mmgrpo.errors import ConfigError, explain
 from mmgrpo.policy.attention import NAME, register
+from mmgrpo.policy.compat import decoder_of
 from mmgrpo.policy.families.record import Family
 from mmgrpo.policy.families.registry import family_of, tiny_names
 from mmgrpo.policy.processors import limit_pixels, load_processor, set_template
@@ -34,13 +35,18 @@ class LoadedModel:
     device: torch.device
 
 
+def devices_here() -> dict[str, bool]:
+    """Tell which devices this machine has, the one to prefer first."""
+    return {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+
+
 def choose_device(name: str) -> torch.device:
     """``auto`` takes cuda, then mps, then cpu.
 
     Raises:
         ConfigError: The named device is not there.
     """
-    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    available = devices_here()
     if name == "auto":
         return torch.device(next(d for d, there in available.items() if there))
     if not available[name]:
@@ -82,8 +88,7 @@ def load_model(settings: Model) -> LoadedModel:
     limit_pixels(processor, family, settings)
     silence_dropout(model)
     if family.layout == "packed":
-        decoder: Any = model.get_submodule(family.decoder)
-        decoder.set_attn_implementation(NAME)
+        decoder_of(model, family.decoder).set_attn_implementation(NAME)
     if settings.tune != "qlora":
         model = model.to(device)
     return LoadedModel(model=model.eval(), processor=processor, family=family, device=device)
