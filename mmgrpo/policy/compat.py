@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import Any
+
+import torch
+from torch import Tensor
 
 _REENTRANT_OFF = {"use_reentrant": False}
 
@@ -35,3 +39,22 @@ def quiet_peft() -> Iterator[None]:
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
         warnings.filterwarnings("ignore", message=".*tie_word_embeddings")
         yield
+
+
+def decoder_of(model: Any, path: str) -> Any:
+    """The language model inside a model: at ``path``, or where older versions of the family keep it."""
+    try:
+        return attrgetter(path)(model)
+    except AttributeError:
+        return model.get_decoder()
+
+
+def media_base(model: Any) -> Any:
+    """What has the encoders: ``model.model``, or in older versions of the omni Thinker the model itself."""
+    inner = getattr(model, "model", model)
+    return inner if hasattr(inner, "visual") or hasattr(inner, "audio_tower") else model
+
+
+def joined(features: Tensor | Sequence[Tensor]) -> Tensor:
+    """Encoder features of all media in one tensor: newer versions return a list, one tensor per medium."""
+    return features if isinstance(features, Tensor) else torch.cat(list(features))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from mmgrpo.policy.attention import Attends, one_element_mask
+from mmgrpo.policy.compat import decoder_of
 from mmgrpo.policy.families.record import Encoded, Family, Placed
 from mmgrpo.policy.head import head_stats
 from mmgrpo.policy.layout import (
@@ -58,7 +58,7 @@ class PackedForward(nn.Module):
     @property
     def decoder(self) -> Any:
         """The language model: embeddings in, hidden states out."""
-        return attrgetter(self.family.decoder)(self.model)
+        return decoder_of(self.model, self.family.decoder)
 
     @property
     def device(self) -> torch.device:

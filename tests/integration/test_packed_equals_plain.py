@@ -9,6 +9,7 @@ import torch
 
 from mmgrpo.config.model import Freeze, Lora
 from mmgrpo.policy import plan
+from mmgrpo.policy.compat import media_base
 from mmgrpo.policy.plain import plain_inputs, plain_logprobs
 from mmgrpo.rollout.local import LocalEngine
 from mmgrpo.types import Sampling
@@ -203,7 +204,7 @@ def test_pictures_videos_and_sounds_in_one_batch_are_exact(
 def test_each_sound_passes_the_encoder_once_per_phase(family, tiny_policy, make_prompt, make_beep, make_batch):
     policy = tiny_policy(family)
     calls = []
-    policy.model.model.audio_tower.register_forward_pre_hook(
+    media_base(policy.model).audio_tower.register_forward_pre_hook(
         lambda module, args, kwargs: calls.append(args[0].shape), with_kwargs=True
     )
     prompts = [make_prompt(policy, audios=[make_beep(0.3, seed=i)] * (i + 1)) for i in range(3)]

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
+from mmgrpo.policy.compat import media_base
 from mmgrpo.policy.families.embedding import embed_prompts, features_of
 from mmgrpo.policy.families.qwen_audio import (
     AUDIO_KEYS,
@@ -48,7 +49,7 @@ _SIZES = TINY_SIZES | {
 
 def _encode(model: Any, prompts: Sequence[Prompt]) -> list[Encoded]:
     """Embed all prompts: one call of the encoder per kind."""
-    config, base = model.config, model.model
+    config, base = model.config, media_base(model)
     device = model.get_input_embeddings().weight.device
     inputs = join_inputs(FAMILY, prompts, device)
     features = {}
@@ -146,10 +147,11 @@ FAMILY = Family(
     kinds=frozenset({"image", "video", "audio"}),
     model_class="Qwen2_5OmniThinkerForConditionalGeneration",
     parts={
-        "vision": ("model.visual.",),
-        "audio": ("model.audio_tower.",),
-        "projector": ("model.visual.merger.", "model.audio_tower.proj."),
-        "language": ("model.language_model.", "lm_head."),
+        # older versions of transformers keep the encoders beside the language model, not beside each other in "model"
+        "vision": ("model.visual.", "visual."),
+        "audio": ("model.audio_tower.", "audio_tower."),
+        "projector": ("model.visual.merger.", "visual.merger.", "model.audio_tower.proj.", "audio_tower.proj."),
+        "language": ("model.", "lm_head."),
     },
     keys=_KEYS,
     decoder="model.language_model",

@@ -13,7 +13,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from mmgrpo.policy.families.mrope import after_videos
+from mmgrpo.policy.compat import joined
+from mmgrpo.policy.families.mrope import after_videos, timed
 from mmgrpo.policy.families.qwen_vl_tiny import tiny_qwen2_5_vl, tiny_qwen2_vl, tiny_qwen3_vl
 from mmgrpo.policy.families.record import Encoded, Family, Key, Placed, join_inputs
 from mmgrpo.types import Prompt
@@ -68,13 +69,13 @@ def _encode(model: Any, prompts: Sequence[Prompt]) -> list[Encoded]:
         if inputs.get(pixels) is None:
             continue
         output = getattr(model.model, method)(inputs[pixels], inputs[grid], return_dict=True)
-        features = torch.cat(list(output.pooler_output)).to(embeddings.dtype)
+        features = joined(output.pooler_output).to(embeddings.dtype)
         mask = ids == getattr(model.config, token)
         embeddings = embeddings.masked_scatter(mask[:, None], features)
         visual = visual | mask
         deepstack = getattr(output, "deepstack_features", None)
         if deepstack is not None:
-            deep = _scatter_deepstack(deep, torch.stack([torch.cat(list(layer)) for layer in deepstack]), mask)
+            deep = _scatter_deepstack(deep, torch.stack([joined(layer) for layer in deepstack]), mask)
     lengths = [len(p.token_ids) for p in prompts]
     extras = [{} for _ in prompts]
     if deep is not None:
@@ -138,10 +139,13 @@ def _mrope_anew(base: Any, types: tuple[int, ...], grids: tuple[Any, Any], secon
     ids = torch.zeros(1, len(types), dtype=torch.long)
     arguments = {"image_grid_thw": images, "video_grid_thw": videos}
     if seconds is not None:
-        arguments["second_per_grid_ts"] = torch.tensor(seconds)
-    positions, _ = base.get_rope_index(ids, mm_token_type_ids=torch.tensor(types)[None], **arguments)
+        arguments["second_per_grid_ts"] = torch.ones(len(seconds))
+    found, _ = base.get_rope_index(ids, mm_token_type_ids=torch.tensor(types)[None], **arguments)
     base.rope_deltas = None
-    return after_videos(positions[:, 0], types)
+    positions = found[:, 0]
+    if seconds is not None:
+        positions = timed(positions, types, seconds, base.config.vision_config.tokens_per_second)
+    return after_videos(positions, types)
 
 
 def _row_positions(model: Any, prompt: Prompt, length: int) -> Int[Tensor, "3 1 L"] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mmgrpo.policy.families.mrope import after_videos
+from mmgrpo.policy.families.mrope import after_videos, timed
 from mmgrpo.policy.families.registry import family_of
 
 
@@ -53,7 +53,7 @@ def test_text_goes_on_behind_the_last_moment_of_a_film(family, shape):
         sizes = [[span[1], 2 * span[2], 2 * span[3]] for span in spans if span[0] == kind]
         grids[kind] = torch.tensor(sizes) if sizes else None
     seconds = [s[4] for s in spans if s[0] == "video"]
-    arguments = {"second_per_grid_ts": torch.tensor(seconds)} if family == "qwen2_5_vl" else {}
+    arguments = {"second_per_grid_ts": torch.ones(len(seconds))} if family == "qwen2_5_vl" else {}
     theirs, _ = model.model.get_rope_index(
         torch.zeros(1, len(types), dtype=torch.long),
         mm_token_type_ids=torch.tensor(types)[None],
@@ -62,4 +62,5 @@ def test_text_goes_on_behind_the_last_moment_of_a_film(family, shape):
         **arguments,
     )
     per_second = model.config.vision_config.tokens_per_second if family == "qwen2_5_vl" else None
-    assert torch.equal(after_videos(theirs[:, 0], tuple(types)), by_the_paper(spans, per_second))
+    ours = theirs[:, 0] if per_second is None else timed(theirs[:, 0], tuple(types), seconds, per_second)
+    assert torch.equal(after_videos(ours, tuple(types)), by_the_paper(spans, per_second))
