@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -214,21 +215,7 @@ def assemble_loop(
     Returns:
         The parts that :func:`mmgrpo.trainer.fit` needs.
     """
-    config = assembly.config
-    settings = update_settings(config.loss, config.rollout, check_finite=config.checks.finite)
-
-    def learn(batches: Sequence[OptimizerBatch]) -> UpdateStats:
-        return update(assembly.policy, batches, settings=settings, optimizer=optimizer)
-
-    def packed(scored: Sequence[ScoredGroup], advantages: Sequence[Tensor]) -> list[OptimizerBatch]:
-        return pack(
-            scored,
-            advantages,
-            optimizer_steps=config.train.optimizer_steps,
-            max_batch_tokens=config.train.max_batch_tokens,
-            mask_truncated=config.loss.mask_truncated_completions,
-            keep_zero=config.loss.beta > 0,
-        )
+    config, engine = assembly.config, assembly.engine
 
     def score(groups: Sequence[Group], step: int) -> list[ScoredGroup]:
         scored = assembly.rewards.score(groups, step=step)
@@ -236,32 +223,51 @@ def assemble_loop(
         return scored
 
     def sync(version: int) -> None:
-        assembly.engine.load_weights(assembly.policy.named_weights(), version)
+        engine.load_weights(assembly.policy.named_weights(), version)
 
-    def check(groups: Sequence[Group]) -> None:
-        on_checked(
-            check_first_step(
-                assembly.policy,
-                groups,
-                lambda sample: assembly.encode(sample, 0),
-                checks=config.checks,
-                temperature=config.rollout.temperature,
-            )
-        )
-
+    packed = partial(
+        pack,
+        optimizer_steps=config.train.optimizer_steps,
+        max_batch_tokens=config.train.max_batch_tokens,
+        mask_truncated=config.loss.mask_truncated_completions,
+        keep_zero=config.loss.beta > 0,
+    )
     return Parts(
         take=clock.timed("data", feed.take),
-        generate=clock.timed("rollout", assembly.engine.generate),
+        generate=clock.timed("rollout", engine.generate),
         score=clock.timed("reward", score),
         pack=clock.timed("update", packed),
-        update=clock.timed("update", learn),
+        update=clock.timed("update", _learner(assembly, optimizer)),
         sync=clock.timed("sync", sync),
-        first_step=clock.timed("checks", check),
+        first_step=clock.timed("checks", _checker(assembly, on_checked)),
         prompts_per_step=config.train.prompts_per_step,
         num_generations=config.rollout.num_generations,
         sampling=sampling_of(config.rollout),
         loss=config.loss,
     )
+
+
+def _learner(assembly: Assembly, optimizer: Optimizer) -> Callable[[Sequence[OptimizerBatch]], UpdateStats]:
+    """Tie the update to the policy and the configuration."""
+    config = assembly.config
+    settings = update_settings(config.loss, config.rollout, check_finite=config.checks.finite)
+    return partial(update, assembly.policy, settings=settings, optimizer=optimizer)
+
+
+def _checker(assembly: Assembly, on_checked: Callable[[dict[str, float]], None]) -> Callable[[Sequence[Group]], None]:
+    """Tie the checks of the first step to the policy and the run's own processor."""
+
+    def check(groups: Sequence[Group]) -> None:
+        found = check_first_step(
+            assembly.policy,
+            groups,
+            lambda sample: assembly.encode(sample, 0),
+            checks=assembly.config.checks,
+            temperature=assembly.config.rollout.temperature,
+        )
+        on_checked(found)
+
+    return check
 
 
 def open_warm_start(assembly: Assembly) -> Callable[[], list[tuple[Prompt, Tensor]]]:
