@@ -107,7 +107,8 @@ class Records:
     def write_completions(self, step: int, scored: Sequence[ScoredGroup]) -> None:
         """Write a sample of completions with their advantages."""
         found = advantages(scored, self.assembly.config.loss)
-        self.completions.write(step, scored, [a.tolist() for a in found])
+        extra = self.assembly.rewards.extra_columns()
+        self.completions.write(step, scored, [a.tolist() for a in found], extra)
 
     def write_report(self, report: Report) -> None:
         """Write an evaluation of the run, and a row of its metrics."""

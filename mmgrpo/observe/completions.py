@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -36,13 +37,20 @@ class CompletionsWriter:
         self._format = format
         self._limit = limit
 
-    def write(self, step: int, scored: Sequence[ScoredGroup], advantages: Sequence[Sequence[float]]) -> Path | None:
+    def write(
+        self,
+        step: int,
+        scored: Sequence[ScoredGroup],
+        advantages: Sequence[Sequence[float]],
+        extra: Mapping[str, Sequence[Any]] | None = None,
+    ) -> Path | None:
         """Write the sample of one step.
 
         Args:
             step: The step, which names the file.
             scored: The groups of the step.
             advantages: Per group, one number per completion.
+            extra: Columns that rewards logged: one value per completion of the step, written as text.
 
         Returns:
             The file; None where there is nothing to write.
@@ -55,16 +63,23 @@ class CompletionsWriter:
         path = self.folder / f"step_{step:06d}.{self._format}"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            rows = list(self._rows(step, scored, advantages))
+            rows = list(self._rows(step, scored, advantages, extra or {}))
             write_atomic(path, _jsonl(rows) if self._format == "jsonl" else _parquet(rows))
         except OSError as error:
             raise cannot_write(path, error) from error
         return path
 
     def _rows(
-        self, step: int, scored: Sequence[ScoredGroup], advantages: Sequence[Sequence[float]]
+        self,
+        step: int,
+        scored: Sequence[ScoredGroup],
+        advantages: Sequence[Sequence[float]],
+        extra: Mapping[str, Sequence[Any]],
     ) -> Iterator[dict[str, Any]]:
-        for group, index in _chosen([len(group.group.completions) for group in scored], self._limit):
+        lengths = [len(group.group.completions) for group in scored]
+        starts = [0, *accumulate(lengths)]
+        whole = {name: values for name, values in extra.items() if len(values) == starts[-1]}
+        for group, index in _chosen(lengths, self._limit):
             found, completion = scored[group], scored[group].group.completions[index]
             prompt = found.group.prompt
             yield {
@@ -77,6 +92,7 @@ class CompletionsWriter:
                 "rewards": {name: _number(values[index]) for name, values in found.rewards.items()},
                 "total": _number(found.totals[index]),
                 "advantage": _number(advantages[group][index]),
+                **{f"extra/{name}": encodable(str(values[starts[group] + index])) for name, values in whole.items()},
             }
 
     def _media(self, prompt: Prompt, stem: str) -> Iterator[str]:

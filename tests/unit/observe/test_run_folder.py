@@ -143,6 +143,20 @@ def test_the_sample_compares_within_few_groups(tmp_path):
     assert CompletionsWriter(tmp_path, limit=0).write(2, groups, [[0.0] * 8] * 64) is None
 
 
+def test_columns_that_rewards_logged_follow_their_completion_as_text(tmp_path):
+    groups = [scored([f"{g}{i}" for i in range(3)], sample_id=str(g)) for g in range(4)]
+    extra = {"count": [*range(12)], "of another step": ["x"]}
+    rows = rows_of(CompletionsWriter(tmp_path, limit=8).write(1, groups, [[0.0] * 3] * 4, extra))
+    assert [(row["completion"], row["extra/count"]) for row in rows] == [
+        (f"{g}{i}", str(3 * g + i)) for g in range(2) for i in range(3)
+    ]
+    assert not any("extra/of another step" in row for row in rows)
+    parquet = pytest.importorskip("pyarrow.parquet")
+    mixed = {"mixed": [1, "two", None, *range(9)]}
+    path = CompletionsWriter(tmp_path, format="parquet", limit=3).write(1, groups, [[0.0] * 3] * 4, mixed)
+    assert parquet.read_table(path).to_pydict()["extra/mixed"] == ["1", "two", "None"]
+
+
 def test_parquet_has_a_column_per_reward(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     path = CompletionsWriter(tmp_path, format="parquet").write(1, [scored(["a\ud83d", "b\x00"])], [[-1.0, 1.0]])
