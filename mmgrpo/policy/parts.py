@@ -22,8 +22,6 @@ class PartCount:
     """Parameters."""
     trainable: int
     """Of these, trained."""
-    tensors: int
-    """Trained tensors."""
 
 
 def bare_name(name: str) -> str:
@@ -46,11 +44,10 @@ def count_parts(model: nn.Module, family: Family) -> list[PartCount]:
     for name, parameter in model.named_parameters():
         if ".original_module." in name:  # peft keeps the untrained twin of a module that is trained whole
             continue
-        row = counts.setdefault(part_of(family, bare_name(name)), [0, 0, 0])
+        row = counts.setdefault(part_of(family, bare_name(name)), [0, 0])
         row[0] += parameter.numel()
         row[1] += parameter.numel() * parameter.requires_grad
-        row[2] += parameter.requires_grad
-    return [PartCount(part=p, total=t, trainable=n, tensors=k) for p, (t, n, k) in counts.items()]
+    return [PartCount(part=p, total=t, trainable=n) for p, (t, n) in counts.items()]
 
 
 def freeze_parts(model: nn.Module, family: Family, freeze: Freeze) -> None:

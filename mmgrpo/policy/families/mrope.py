@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-import torch
 from jaxtyping import Int
 from torch import Tensor
 
@@ -61,6 +60,7 @@ def timed(
         Positions whose time axis runs at each video's own pace.
 
     Example:
+        >>> import torch
         >>> timed(torch.tensor([[0, 4, 8], [0, 0, 0], [0, 0, 0]]), (2, 2, 2), [0.5], 4)[0]
         tensor([0, 2, 4])
     """
