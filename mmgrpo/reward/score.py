@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
+from pydantic import ValidationError
 from torch import Tensor
 
 from mmgrpo.config.learn import Reward
@@ -25,7 +26,10 @@ from mmgrpo.reward.run import Loop
 from mmgrpo.reward.term import Scores, Term, make_term
 from mmgrpo.types import Group, ScoredGroup
 
-AnyReward = str | Callable[..., Any]
+AnyReward = str | Callable[..., Any] | Mapping[str, Any]
+"""A spec, a function or class, or a mapping with one of these as ``fn`` and the keys of ``rewards:`` beside it."""
+
+_KEYS = ", ".join(Reward.model_fields)
 
 
 class RewardSum:
@@ -69,7 +73,8 @@ class RewardSum:
         Args:
             rewards: The ``rewards:`` section.
             base: Folder of the YAML, where relative paths start.
-            extra: Functions, classes without arguments, or specs, given in Python.
+            extra: Functions, classes without arguments, or specs, given in Python; or a mapping with one of these as
+                ``fn`` and the keys of the YAML beside it (``{"fn": mine, "weight": 0.5, "style": "trl"}``).
             weights: One weight for each of ``extra``; None: 1 each.
 
         Returns:
@@ -91,9 +96,10 @@ class RewardSum:
         loop = Loop()
         terms = [make_term(reward.fn, reward, base=base, loop=loop) for reward in rewards]
         for index, given in enumerate(extra):
-            weight = 1.0 if weights is None else float(weights[index])
-            entry = Reward(fn=given if isinstance(given, str) else "given in Python", weight=weight)
-            terms.append(make_term(given, entry, base=base, loop=loop))
+            keys = dict(given) if isinstance(given, Mapping) else {"fn": given}
+            if weights is not None:
+                keys["weight"] = float(weights[index])
+            terms.append(make_term(keys.get("fn", ""), _entry(keys, index), base=base, loop=loop))
         return cls(terms, loop=loop)
 
     def check_columns(self, columns: Iterable[str]) -> None:
@@ -130,9 +136,9 @@ class RewardSum:
         scores = [wait() for wait in waiting]
         values = {term.name: _tensor(s.values) for term, s in zip(self.terms, scores, strict=True)}
         totals = self.totals(values, rows, training=training)
-        for row in {row for s in scores for group in s.skipped for row in range(*rows.bounds[group])}:
-            totals[row] = torch.nan
-        self._warn_if_none_applies(totals, scores, rows)
+        skipped = {row for s in scores for group in s.skipped for row in range(*rows.bounds[group])}
+        totals[list(skipped)] = torch.nan
+        self._warn_if_none_applies(totals, skipped, rows)
         self._note(scores, values, rows)
         for term, s in zip(self.terms, scores, strict=True):
             values |= {f"{term.name}/{key}": _tensor(column) for key, column in s.metrics.items()}
@@ -206,8 +212,7 @@ class RewardSum:
             self._metrics |= s.logged
             self._extra |= {key: column for key, column in s.extra.items() if len(column) == rows.rows}
 
-    def _warn_if_none_applies(self, totals: Float[Tensor, "S"], scores: Sequence[Scores], rows: Table) -> None:
-        skipped = {row for s in scores for group in s.skipped for row in range(*rows.bounds[group])}
+    def _warn_if_none_applies(self, totals: Float[Tensor, "S"], skipped: set[int], rows: Table) -> None:
         lost = [row for row, total in enumerate(totals.tolist()) if math.isnan(total) and row not in skipped]
         if lost and not self._warned:
             self._warned = True
@@ -217,6 +222,19 @@ class RewardSum:
                 "learned from. Said once.",
                 stacklevel=3,
             )
+
+
+def _entry(keys: Mapping[str, Any], index: int) -> Reward:
+    """Check the keys of a reward given in Python as those of the YAML are."""
+    fn = keys.get("fn")
+    try:
+        return Reward(**{**keys, "fn": fn if isinstance(fn, str) else "given in Python" if callable(fn) else fn})
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = f"reward {index} given in Python, key {'.'.join(map(str, first['loc']))}"
+        raise ConfigError(
+            explain("A reward is described wrongly", where=where, got=first["msg"], expected=_KEYS)
+        ) from error
 
 
 def _tensor(values: Sequence[float]) -> Float[Tensor, "S"]:
