@@ -15,24 +15,23 @@ from collections.abc import Generator
 from pathlib import Path
 from types import ModuleType
 
+from mmgrpo.config.paths import bundled_folder
 from mmgrpo.errors import ConfigError, explain
 from mmgrpo.reward.swift import stand_in
 
-_PACKAGE = Path(__file__).resolve().parents[1]
 _imported: dict[Path, tuple[tuple[int, int], ModuleType]] = {}
 
 
 def shipped_rewards() -> Path:
     """The folder of the rewards that come with mmgrpo: in the wheel, or the repository's in an editable install."""
-    bundled = _PACKAGE / "bundled" / "rewards"
-    return bundled if bundled.is_dir() else _PACKAGE.parent / "rewards"
+    return (bundled_folder() or Path.cwd()) / "rewards"
 
 
 def find_file(path: str, base: Path) -> Path:
     """Find a plug-in file.
 
     Args:
-        path: As written in the YAML.
+        path: As written in the YAML; ``~`` is the home folder.
         base: Folder of the YAML.
 
     Returns:
@@ -42,8 +41,8 @@ def find_file(path: str, base: Path) -> Path:
     Raises:
         ConfigError: It is in none of these places; the message names them.
     """
-    shipped = shipped_rewards()
-    places = [base / path, Path.cwd() / path, shipped.parent / path, shipped / path]
+    shipped, written = shipped_rewards(), Path(path).expanduser()
+    places = [base / written, Path.cwd() / written, shipped.parent / written, shipped / written]
     for place in places:
         if place.is_file():
             return place.resolve()
