@@ -14,7 +14,7 @@ from typing import Any
 from mmgrpo.errors import ConfigError, RewardError, explain
 from mmgrpo.reward.columns import CONTEXT, GIVEN, Journal, TrainerState
 from mmgrpo.reward.loading import Loaded
-from mmgrpo.reward.returns import BadReturn, check_returns, some_ids
+from mmgrpo.reward.returns import BadReturn, as_float, check_returns, some_ids
 from mmgrpo.reward.signature import missing_columns, missing_message, select
 from mmgrpo.reward.styles import arrange, arranged_names, split_metrics
 
@@ -61,7 +61,7 @@ def check_columns(reward: Loaded, columns: Iterable[str]) -> None:
         )
     single = _SINGULAR if reward.asked.single else ()
     given = [*arranged_names(reward.style, [*GIVEN, *data], reward.asked), *CONTEXT, *single]
-    missing = missing_columns(reward.function, given)
+    missing = reward.asked.lacking(given)
     if missing:
         raise ConfigError(missing_message(reward.name, missing, data, [*GIVEN, *CONTEXT]))
 
@@ -83,7 +83,7 @@ def call(reward: Loaded, columns: Mapping[str, Sequence[Any]], *, step: int = 0)
     journal = Journal()
     try:
         returned = [reward.function(**keywords) for keywords in _keywords(reward, columns, _context(journal, step))]
-    except Exception as error:  # a reward is the user's code: whatever it raises is named and passed on
+    except (Exception, SystemExit) as error:  # a reward is the user's code: whatever it raises is named and passed on
         raise _raised(reward, error, columns["ids"]) from error
     return _checked(reward, returned, columns["ids"], journal)
 
@@ -117,11 +117,14 @@ def call_reward(reward: Loaded, **columns: Any) -> list[float]:
 async def acall(reward: Loaded, columns: Mapping[str, Sequence[Any]], *, step: int = 0) -> Values:
     """Call an asynchronous reward; otherwise as :func:`call`."""
     journal = Journal()
-    calls = _keywords(reward, columns, _context(journal, step))
-    try:
-        returned = await asyncio.gather(*(reward.function(**keywords) for keywords in calls))
-    except Exception as error:  # as above
-        raise _raised(reward, error, columns["ids"]) from error
+
+    async def one(keywords: dict[str, Any]) -> Any:
+        try:
+            return await reward.function(**keywords)
+        except (Exception, SystemExit) as error:  # as above; here, since an exit would end the loop of events
+            raise _raised(reward, error, columns["ids"]) from error
+
+    returned = await asyncio.gather(*map(one, _keywords(reward, columns, _context(journal, step))))
     return _checked(reward, returned, columns["ids"], journal)
 
 
@@ -138,7 +141,7 @@ def _keywords(reward: Loaded, columns: Mapping[str, Sequence[Any]], context: dic
     asked = reward.asked
     arranged = arrange(reward.style, columns, asked)
     have = {*arranged, *context, *(_SINGULAR if asked.single else ())}
-    missing = [name for name in asked.names if name in asked.required and name not in have]
+    missing = asked.lacking(have)
     if missing:
         raise ConfigError(missing_message(reward.name, missing, set(columns) - set(GIVEN), [*GIVEN, *CONTEXT]))
     if reward.style == "easyr1":  # its further keywords come from args alone
@@ -163,10 +166,11 @@ def _checked(reward: Loaded, returned: Sequence[Any], ids: Sequence[str], journa
 
 
 def _metric(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else math.nan
+    number = as_float(value) if isinstance(value, int | float) else math.nan
+    return number if math.isfinite(number) else math.nan
 
 
-def _raised(reward: Loaded, error: Exception, ids: Sequence[str]) -> Exception:
+def _raised(reward: Loaded, error: Exception | SystemExit, ids: Sequence[str]) -> Exception:
     if isinstance(error, BadReturn | ConfigError):
         return error
     trl = isinstance(error, TypeError) and "string indices" in str(error)
@@ -184,7 +188,7 @@ def _raised(reward: Loaded, error: Exception, ids: Sequence[str]) -> Exception:
     )
 
 
-def _line(error: Exception) -> str:
+def _line(error: BaseException) -> str:
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -83,7 +83,7 @@ def import_file(path: Path, *, stand_in_for_swift: bool = False) -> ModuleType:
     try:
         with _siblings(path.parent), stand_in() if stand_in_for_swift else contextlib.nullcontext():
             spec.loader.exec_module(module)
-    except Exception as error:  # a plug-in may raise anything while it is imported
+    except (Exception, SystemExit) as error:  # a plug-in may raise anything while it is imported
         del sys.modules[name]
         raise ConfigError(
             explain(
@@ -127,7 +127,7 @@ def _siblings(folder: Path) -> Generator[None]:
             sys.path.remove(str(folder))
 
 
-def _line(error: Exception, path: Path) -> int:
+def _line(error: BaseException, path: Path) -> int:
     if isinstance(error, SyntaxError) and error.lineno:
         return error.lineno
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path) and f.lineno]

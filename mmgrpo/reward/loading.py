@@ -187,7 +187,7 @@ def _build(target: Any, args: dict[str, Any], style: Style, source: str) -> Call
         if args:
             inspect.signature(target).bind_partial(**args)
             return _bind(target, args)
-    except Exception as error:  # the user's constructor may raise anything
+    except (Exception, SystemExit) as error:  # the user's constructor may raise anything
         raise ConfigError(
             explain(
                 f"The reward could not be built: {type(error).__name__}: {error}",

@@ -64,7 +64,17 @@ class Process:
         assert self._popen.stdin is not None and self._popen.stdout is not None
         self._input, self._output = self._popen.stdin, self._popen.stdout
         write_frame(self._input, order)
-        answer = read_frame(self._output)  # loading may take long (a model) and has no limit
+        try:
+            answer = read_frame(self._output)  # loading may take long (a model) and has no limit
+        except EOFError as error:
+            self.stop()
+            raise ConfigError(
+                explain(
+                    "A worker process died while it loaded its reward",
+                    where=str(order.get("spec")),
+                    fix="It may have crashed in native code or run out of memory; set workers: 0 to see its error.",
+                )
+            ) from error
         if isinstance(answer, Exception):
             self.stop()
             raise answer

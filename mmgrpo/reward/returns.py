@@ -83,7 +83,7 @@ def _number(value: Any, row: int, sample: str, name: str) -> float:
     if value is None:
         return math.nan
     if isinstance(value, numbers.Real):
-        number = float(value)
+        number = as_float(value)
         if not math.isinf(number):
             return number
     raise BadReturn(
@@ -98,9 +98,22 @@ def _number(value: Any, row: int, sample: str, name: str) -> float:
     )
 
 
+def as_float(value: numbers.Real) -> float:
+    """Give a number as a float; infinite where it is a whole number too large for one.
+
+    Example:
+        >>> as_float(10**400), as_float(True)
+        (inf, 1.0)
+    """
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
 def _kind(value: Any) -> str:
-    if isinstance(value, float):
-        return "an infinite number"
+    if isinstance(value, numbers.Real):
+        return "an infinite number" if math.isinf(as_float(value)) else "a single number"
     return "text" if isinstance(value, str) else f"{type(value).__name__}"
 
 

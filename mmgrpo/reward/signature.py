@@ -40,6 +40,10 @@ class Wants:
             first=rest[0] if rest else None,
         )
 
+    def lacking(self, available: Collection[str]) -> tuple[str, ...]:
+        """Name the required arguments that are not available, in the order of the signature."""
+        return tuple(name for name in self.names if name in self.required and name not in available)
+
     @property
     def single(self) -> bool:
         """Whether it is called once per completion instead of once for all."""
@@ -106,9 +110,7 @@ def missing_columns(function: Callable[..., Any], available: Iterable[str]) -> t
         >>> missing_columns(lambda completions, truth: [], ["completions", "answer"])
         ('truth',)
     """
-    asked = wants(function)
-    have = set(available)
-    return tuple(name for name in asked.names if name in asked.required and name not in have)
+    return wants(function).lacking(set(available))
 
 
 def missing_message(name: str, missing: Collection[str], columns: Collection[str], given: Collection[str]) -> str:

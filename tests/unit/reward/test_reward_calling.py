@@ -1,3 +1,4 @@
+import asyncio
 import math
 from pathlib import Path
 
@@ -165,8 +166,6 @@ def test_a_missing_argument_at_the_call_is_a_config_error():
 
 
 def test_async_rewards_return_the_same_values():
-    import asyncio
-
     async def f(completions, answer):
         await asyncio.sleep(0)
         return [float(len(c)) for c in completions]
@@ -188,3 +187,39 @@ def test_log_metric_and_log_extra_work_outside_a_run():
     values = call(load_reward(f, base=Path()), table([pasted_group(["a"])]).columns)
     assert values.journal.metrics == {"m": 2.0}
     assert values.journal.extra == {"c": ["a"]}
+
+
+def test_a_reward_that_exits_is_an_error_and_does_not_end_the_run_in_silence():
+    def leaves(completions):
+        raise SystemExit(0)
+
+    async def leaves_later(completions):
+        raise SystemExit(0)
+
+    with pytest.raises(RewardError, match=r"leaves raised SystemExit(.|\n)*test_reward_calling.py"):
+        score(leaves)
+    with pytest.raises(RewardError, match="leaves_later raised SystemExit"):
+        asyncio.run(acall(load_reward(leaves_later, base=Path()), table([pasted_group(["a"])]).columns))
+
+
+def test_a_number_too_large_for_a_float_is_infinite_and_refused():
+    with pytest.raises(RewardError, match="infinite number for sample s0"):
+        score(lambda completions: [10**400] * len(completions))
+    metrics = lambda reward_inputs: [{"overall": 1.0, "huge": 10**400} for _ in reward_inputs]  # noqa: E731
+    assert score(metrics) == [1.0, 1.0]
+
+
+def test_one_number_for_all_completions_is_called_a_single_number():
+    with pytest.raises(RewardError, match="returned a single number"):
+        score(lambda completions: 1.0)
+
+
+def test_columns_of_a_class_that_workers_will_build_are_checked_without_its_self():
+    class Costly:
+        def __call__(self, completions, color):
+            return []
+
+    reward = load_reward(Costly, base=Path(), build=False)
+    check_columns(reward, ["color"])
+    with pytest.raises(ConfigError, match="asks for color, which"):
+        check_columns(reward, ["size"])

@@ -102,6 +102,9 @@ def test_a_broken_file_names_its_line(tmp_path):
     (tmp_path / "syntax.py").write_text("x = 1\n\ndef f(:\n")
     with pytest.raises(ConfigError, match=r"syntax.py:3"):
         load_reward("syntax.py:f", base=tmp_path)
+    (tmp_path / "leaves.py").write_text("import sys\nsys.exit(0)\n")
+    with pytest.raises(ConfigError, match=r"SystemExit(.|\n)*leaves.py:2"):
+        load_reward("leaves.py:f", base=tmp_path)
 
 
 def test_positional_only_arguments_are_refused(tmp_path):

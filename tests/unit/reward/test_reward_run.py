@@ -39,6 +39,9 @@ class Costly:
     made = []
     def __init__(self, start): self.start = start; Costly.made.append(os.getpid())
     def __call__(self, completions): return [self.start] * len(completions)
+class DiesAtStart:
+    def __init__(self): os._exit(1)
+    def __call__(self, completions): return [1.0] * len(completions)
 class SlowStart:
     def __init__(self): time.sleep(0.6)
     def __call__(self, completions): return [1.0] * len(completions)
@@ -101,6 +104,11 @@ def test_a_process_that_dies_is_an_error_with_the_sample(scorer_of):
     scorer = scorer_of({"of": "dies", "workers": 1})
     with pytest.raises(RewardError, match=r"dies died(.|\n)*samples b"):
         scorer.score(GROUPS)
+
+
+def test_a_process_that_dies_while_it_starts_is_an_error_with_the_spec(scorer_of):
+    with pytest.raises(ConfigError, match=r"died while it loaded(.|\n)*mine.py:DiesAtStart"):
+        scorer_of({"of": "DiesAtStart", "workers": 1}).score(GROUPS)
 
 
 def test_starting_a_worker_does_not_count_against_the_limit(scorer_of):
