@@ -92,10 +92,10 @@ class Records:
             self._sinks.log(step, metrics)
 
     def show(self, metrics: Mapping[str, float]) -> None:
-        """Move the bar; what evaluation counts as accuracy is called so here, too."""
+        """Move the bar; accuracy is what it is in evaluation: the share of values of at least 1."""
         shown = dict(metrics)
-        if f"rewards/{self._accuracy}/mean" in shown:
-            shown["accuracy"] = shown[f"rewards/{self._accuracy}/mean"]
+        if f"rewards/{self._accuracy}/at_least_1" in shown:
+            shown["accuracy"] = shown[f"rewards/{self._accuracy}/at_least_1"]
         self.advance(shown)
 
     def say_checks(self, found: Mapping[str, float]) -> None:

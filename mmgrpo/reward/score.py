@@ -96,7 +96,7 @@ class RewardSum:
         loop = Loop()
         terms = [make_term(reward.fn, reward, base=base, loop=loop) for reward in rewards]
         for index, given in enumerate(extra):
-            keys = dict(given) if isinstance(given, Mapping) else {"fn": given}
+            keys: dict[str, Any] = dict(given) if isinstance(given, Mapping) else {"fn": given}
             if weights is not None:
                 keys["weight"] = float(weights[index])
             terms.append(make_term(keys.get("fn", ""), _entry(keys, index), base=base, loop=loop))
@@ -226,9 +226,9 @@ class RewardSum:
 
 def _entry(keys: Mapping[str, Any], index: int) -> Reward:
     """Check the keys of a reward given in Python as those of the YAML are."""
-    fn = keys.get("fn")
+    named = "given in Python" if callable(keys.get("fn")) else keys.get("fn")
     try:
-        return Reward(**{**keys, "fn": fn if isinstance(fn, str) else "given in Python" if callable(fn) else fn})
+        return Reward.model_validate({**keys, "fn": named})
     except ValidationError as error:
         first = error.errors()[0]
         where = f"reward {index} given in Python, key {'.'.join(map(str, first['loc']))}"

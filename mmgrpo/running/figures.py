@@ -54,6 +54,7 @@ def reward_figures(scored: Sequence[ScoredGroup]) -> dict[str, float]:
         if len(values):
             figures[f"rewards/{name}/mean"] = float(values.mean())
             figures[f"rewards/{name}/std"] = float(values.std()) if len(values) > 1 else 0.0
+            figures[f"rewards/{name}/at_least_1"] = float((values >= 1).double().mean())
     return figures
 
 
