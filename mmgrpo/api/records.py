@@ -30,6 +30,13 @@ from mmgrpo.running.clock import Stopwatch
 from mmgrpo.trainer import advantages
 from mmgrpo.types import ScoredGroup
 
+_CHECKED = {
+    "checks/engine_logprobs/max": "engine = trainer to {:.0e} nats",
+    "checks/packed_equals_plain/max": "packed = plain rows to {:.0e} nats",
+    "checks/picture_swap/max": "another medium moves log-probs by {:.2g} nats",
+}
+"""What the checks of the first step measured, in words."""
+
 
 class Records:
     """The writers of one run.
@@ -100,9 +107,9 @@ class Records:
 
     def say_checks(self, found: Mapping[str, float]) -> None:
         """Tell that the run has checked itself, and what it measured."""
-        if found:
-            shown = ", ".join(f"{n.removeprefix('checks/')} {v:.1e}" for n, v in found.items() if n.endswith("/max"))
-            self.progress.say(f"checks passed: {shown}")
+        told = [words.format(found[name]) for name, words in _CHECKED.items() if name in found]
+        if told:
+            self.progress.say(f"checks passed: {', '.join(told)}")
 
     def write_completions(self, step: int, scored: Sequence[ScoredGroup]) -> None:
         """Write a sample of completions with their advantages."""
