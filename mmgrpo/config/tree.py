@@ -202,7 +202,8 @@ class _Reader:
         where, line = self.source, ""
         if mark is not None:
             where = f"{self.source}:{mark.line + 1}:{mark.column + 1}"
-            line = (text.splitlines() or [""])[min(mark.line, text.count("\n"))].strip()
+            lines = text.splitlines() or [""]
+            line = lines[min(mark.line, len(lines) - 1)].strip()  # what is not closed is missed behind the last line
         told = ", ".join(part for part in (error.context, error.problem) if part)
         fix = "Check indentation, colons and quotes there; text that holds ': ' or '{' goes in quotes."
         return ConfigError(explain(f"Not valid YAML: {told}", where=where, got=line, fix=fix))

@@ -90,6 +90,7 @@ def test_a_key_given_twice_is_refused_with_both_places():
         ("a: b: c", "f:1:5"),
         ("a:\n\tb: 1", "f:2:1"),
         ("a: [1, 2", "f:1:9"),
+        ("a: [1, 2\n", "f:2:1"),
         ("a: 'x", "f:1:6"),
         ("a: 1\n--- \nb: 2", "f:2:1"),
         ("a: *missing", "f:1:4"),
