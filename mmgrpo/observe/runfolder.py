@@ -109,11 +109,14 @@ def create_run_folder(template: str, name: str) -> RunFolder:
         CheckpointError: It cannot be made.
     """
     wanted = _place(template, name)
+    try:
+        wanted.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(wanted, error) from error
     number = 1
     while True:
         path = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             path.mkdir()
             return RunFolder(path)
         except FileExistsError:

@@ -57,6 +57,12 @@ def test_a_taken_folder_gets_a_number_and_the_newest_is_found(tmp_path, monkeypa
     assert newest_run_folder("runs/{name}", "count").path.name == "count-11"
 
 
+def test_a_folder_below_a_file_is_refused_at_once(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match="Cannot write a file"):
+        create_run_folder(str(tmp_path / "file" / "run"), "r")
+
+
 def test_a_start_is_written_down_and_a_resume_adds_to_it(tmp_path):
     folder = create_run_folder(str(tmp_path / "{name}"), "r")
     folder.write_start(config="a: 1\n", folder=Path("/yaml"), source=Path("/yaml/my.yaml"), facts={"device": "cpu"})
