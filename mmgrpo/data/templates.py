@@ -71,8 +71,9 @@ def fill(template: str, values: Mapping[str, Any], *, key: str, where: str) -> s
                 fix=f"Write {{% if column %}}{{{{ column }}}}{{% endif %}} in {key}, or fill the column.",
             )
         ) from error
-    except (TemplateError, TypeError, ValueError) as error:
-        raise ConfigError(explain("The template cannot be filled", where=f"{key}, {where}", got=str(error))) from error
+    except Exception as error:  # a template is the user's code: it may divide by zero, or loop too long
+        got = str(error) if isinstance(error, TemplateError) else f"{type(error).__name__}: {error}"
+        raise ConfigError(explain("The template cannot be filled", where=f"{key}, {where}", got=got)) from error
 
 
 @lru_cache(maxsize=256)

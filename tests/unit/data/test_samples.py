@@ -90,6 +90,14 @@ def test_the_template_cannot_reach_into_python():
             sample(R1V, template=Template(user=attack))
 
 
+@pytest.mark.parametrize(
+    "fault", ["{{ 1 / 0 }}", "{% for i in range(10 ** 9) %}x{% endfor %}", "{{ 'a'.index('b') }}"]
+)
+def test_a_template_that_fails_names_its_key_and_the_row(fault: str):
+    with pytest.raises(ConfigError, match=r"data\.template\.user, data.jsonl:7"):
+        sample(R1V, template=Template(user=fault))
+
+
 def test_a_malformed_template_names_its_key():
     with pytest.raises(ConfigError, match=r"data\.template\.user"):
         sample(R1V, template=Template(user="{{ prompt"))
