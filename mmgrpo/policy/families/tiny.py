@@ -121,13 +121,16 @@ def merged(defaults: Mapping[str, int], overrides: Mapping[str, int]) -> dict[st
     """Lay the sizes of ``model.sizes`` over a twin's own.
 
     Raises:
-        ConfigError: A size that the twin does not have, or sizes that do not divide.
+        ConfigError: A size that the twin does not have, one below 1, or sizes that do not divide.
     """
-    for name in overrides:
+    for name, size in overrides.items():
         if name not in defaults:
             raise ConfigError(
                 explain("Unknown size of a tiny model", where=f"model.sizes.{name}", expected=", ".join(defaults))
             )
+        if size < 1:
+            told = explain("A size is too small", where=f"model.sizes.{name}", expected="1 or more", got=str(size))
+            raise ConfigError(told)
     sizes = {**defaults, **overrides}
     for whole, part in _DIVIDES:
         if whole in sizes and part in sizes and sizes[whole] % sizes[part]:

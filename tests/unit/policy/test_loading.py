@@ -27,6 +27,12 @@ def no_network(monkeypatch):
     monkeypatch.setattr(socket, "create_connection", refuse)
 
 
+@pytest.mark.parametrize("size", [{"num_hidden_layers": -1}, {"num_hidden_layers": 0}, {"num_attention_heads": 0}])
+def test_a_size_below_one_is_refused_by_its_key(size):
+    with pytest.raises(ConfigError, match=rf"too small(.|\n)*model.sizes.{next(iter(size))}"):
+        load_policy(Model(name="tiny:qwen3", sizes=size))
+
+
 @pytest.fixture
 def saved(tmp_path, tiny_policy):
     """A folder with a tiny Qwen3 of two layers."""
