@@ -18,7 +18,6 @@ from rich.console import Console
 from mmgrpo.config.data import Data, Source
 from mmgrpo.config.load import LoadedConfig, Overrides, load
 from mmgrpo.config.schema import Config
-from mmgrpo.config.sources import Files
 from mmgrpo.data.convert import write_parquet
 from mmgrpo.data.encoders import Encoders
 from mmgrpo.data.mixture import AnySamples
@@ -34,6 +33,7 @@ from mmgrpo.running.prompts import Encode, copied_maker
 from mmgrpo.types import Decoded, Prompt
 
 _AHEAD = 64
+_MADE_ROWS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,8 @@ def check(
     Args:
         config: A YAML, or a configuration.
         overrides: Laid over it.
-        rows: Look at the first so many of each source; default: at all.
+        rows: Look at the first so many of each source; default: at all of those that come from files, and at 1,000
+            of those made in code, which cannot be damaged.
         threads: Rows looked at side by side; default: one for each CPU.
         console: Where the progress bar goes; default: standard error.
 
@@ -96,7 +97,7 @@ def check(
     findings: dict[str, Findings] = {}
     with Progress(console=console, log_steps=0) as progress:
         for key, samples in sources.items():
-            total = min(len(samples), rows or len(samples))
+            total = min(len(samples), rows or (len(samples) if samples.checkable() else _MADE_ROWS))
             found = findings[key] = Findings(
                 name=samples.name,
                 forms=samples.forms(),
@@ -233,7 +234,7 @@ def convert(
     Args:
         source: A data file, folder or hub id, or a YAML whose ``data.train`` and ``data.columns`` say what to read.
         out: The file to write; ``.parquet``.
-        overrides: Laid over the YAML.
+        overrides: Laid over the YAML, or over the defaults where ``source`` is no YAML.
         form: Of the rows, where ``source`` is no YAML.
         progress: Told how many rows are written, and of how many.
 
@@ -252,14 +253,13 @@ def convert(
 
 
 def _to_convert(source: str | Path, overrides: Overrides, form: str) -> AnySamples:
+    base: dict[str, Any] = {"model": {"name": "tiny:qwen2_5_vl"}}  # only rows are looked at
     if Path(source).suffix.lower() in (".yaml", ".yml"):
-        loaded = load(source, overrides, base={"model": {"name": "tiny:qwen2_5_vl"}})
-        data, base, rows = loaded.config.data.model_copy(update={"template": Data().template}), loaded.folder, None
-        rows = data.train or data.eval
+        loaded = load(source, overrides, base=base)
     else:
-        data, base = Data(), Path.cwd()
-        rows = Files.model_validate({"path": str(source), "format": form})
-    samples = open_samples(data, rows, base=base, needed="data.train")
+        loaded = load(None, overrides, base=base | {"data": {"train": {"path": str(source), "format": form}}})
+    data = loaded.config.data.model_copy(update={"template": Data().template})
+    samples = open_samples(data, data.train or data.eval, base=loaded.folder, needed="data.train")
     if samples is None:
         raise DatasetError(explain("There are no rows to convert", where=str(source)))
     return samples

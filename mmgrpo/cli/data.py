@@ -10,13 +10,28 @@ import json
 import sys
 
 
+def at_least_one(text: str) -> int:
+    """Read a count from the command line.
+
+    Raises:
+        ArgumentTypeError: It is no whole number, or below 1.
+    """
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number, 1 or more, got {text!r}")
+    return int(text)
+
+
 def check_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``mmgrpo check``."""
     parser.add_argument("config", help="the YAML")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="override of a key")
     parser.add_argument("--strict", action="store_true", help="exit with 1 if any row is refused")
-    parser.add_argument("--rows", type=int, metavar="N", help="look at the first N rows of each source; default: all")
-    parser.add_argument("--threads", type=int, metavar="N", help="rows looked at side by side; default: one per CPU")
+    parser.add_argument(
+        "--rows", type=at_least_one, metavar="N", help="look at the first N rows of each source; default: all"
+    )
+    parser.add_argument(
+        "--threads", type=at_least_one, metavar="N", help="rows looked at side by side; default: one per CPU"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a page")
 
 
@@ -35,7 +50,7 @@ def data_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=["head", "convert"], help=told)
     told = "head: the YAML, then overrides; convert: data file or YAML, the parquet to write, then overrides"
     parser.add_argument("words", nargs="+", metavar="WORD", help=told)
-    parser.add_argument("-n", type=int, default=5, metavar="N", help="head: how many rows (5)")
+    parser.add_argument("-n", type=at_least_one, default=5, metavar="N", help="head: how many rows (5)")
     parser.add_argument("--format", default="auto", metavar="NAME", help="convert: the form of the rows (auto)")
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from mmgrpo.cli.data import at_least_one
+
 
 def rewards_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``mmgrpo rewards``."""
@@ -15,7 +17,9 @@ def rewards_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=["list", "try", "new"], help=told)
     told = "try: the YAML, then overrides; new: the name of the reward; list: a folder of plug-ins (default: shipped)"
     parser.add_argument("words", nargs="*", metavar="WORD", help=told)
-    parser.add_argument("-n", type=int, default=16, metavar="N", help="try: completions that the policy writes (16)")
+    parser.add_argument(
+        "-n", type=at_least_one, default=16, metavar="N", help="try: completions that the policy writes (16)"
+    )
     told = "try: score these instead (.jsonl with a completion per row, or text, one a line)"
     parser.add_argument("--completions", metavar="FILE", help=told)
     parser.add_argument("--folder", default=".", metavar="FOLDER", help="new: where to write (the working folder)")

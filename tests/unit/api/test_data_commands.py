@@ -182,6 +182,30 @@ def test_a_converted_file_takes_the_place_of_its_source_in_a_yaml_with_named_col
     assert any("Why? in cm" in line for line in after)
 
 
+def test_convert_reads_a_bare_file_by_the_columns_given_behind_it(tmp_path: Path):
+    rows, out = write_rows(tmp_path, [{"q": "Why?", "truth": "x"}]), tmp_path / "out.parquet"
+    words = ["data.columns.prompt=q", "data.columns.answer=truth"]
+    assert main(["data", "convert", str(rows), str(out), *words]) == 0
+    samples = open_samples(Data(), Files(path=str(out)), base=tmp_path, needed="x")
+    assert samples is not None
+    assert samples[0].answer == "x"
+
+
+def test_convert_says_which_forms_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    rows = write_rows(tmp_path, [{"problem": "Why?"}])
+    assert main(["data", "convert", str(rows), str(tmp_path / "out.parquet"), "--format", "nope"]) == 2
+    assert "r1v" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [["check", "--rows", "0"], ["check", "--threads", "-1"], ["data", "head", "-n", "0"]]
+)
+def test_a_count_below_one_is_a_mistake(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = write_yaml(tmp_path, write_rows(tmp_path, [{"problem": "Why?"}]))
+    assert main([*words, str(path)]) == 2
+    assert "1 or more" in capsys.readouterr().err
+
+
 def test_a_row_that_cannot_be_read_leaves_no_file(tmp_path: Path):
     rows = write_rows(tmp_path, [{"image": "gone.png", "problem": "?", "solution": "1"}])
     with pytest.raises(MediaError, match=r"gone\.png"):
