@@ -98,7 +98,7 @@ def _number(value: Any, row: int, sample: str, name: str) -> float:
     )
 
 
-def as_float(value: numbers.Real) -> float:
+def as_float(value: float | numbers.Real) -> float:
     """Give a number as a float; infinite where it is a whole number too large for one.
 
     Example:

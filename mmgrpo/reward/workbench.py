@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import keyword
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -52,9 +53,11 @@ def list_rewards(folder: Path | None = None) -> list[Shipped]:
         Everything that declares itself a reward, by file and name.
 
     Raises:
-        ConfigError: A file cannot be imported.
+        ConfigError: There is no such folder, or a file cannot be imported.
     """
     place = folder or shipped_rewards()
+    if not place.is_dir():
+        raise ConfigError(explain("There is no such folder", where=str(place), fix="Name a folder of plug-in files."))
     found: list[Shipped] = []
     for path in sorted(place.glob("*.py")):
         module = import_file(path)
@@ -217,7 +220,7 @@ def new_reward(name: str, folder: Path) -> tuple[Path, Path]:
     Raises:
         ConfigError: The name is no Python name, or a file is there already.
     """
-    if not name.isidentifier() or not name.islower():
+    if not name.isidentifier() or not name.islower() or keyword.iskeyword(name):
         raise ConfigError(
             explain("A reward's name must be a Python name in lower case", got=name, fix="Write it like clip_caption.")
         )

@@ -114,10 +114,15 @@ def test_a_new_reward_works_and_its_test_passes(tmp_path):
     assert "4 passed" in done.stdout
 
 
-@pytest.mark.parametrize("name", ["two words", "Clip", "1st", "a/b", ""])
+@pytest.mark.parametrize("name", ["two words", "Clip", "1st", "a/b", "", "class"])
 def test_a_new_reward_needs_a_python_name(name, tmp_path):
     with pytest.raises(ConfigError, match="Python name"):
         new_reward(name, tmp_path)
+
+
+def test_a_list_of_a_folder_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="no such folder"):
+        list_rewards(tmp_path / "nowhere")
 
 
 def test_a_new_reward_never_overwrites(tmp_path):
