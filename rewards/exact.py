@@ -22,6 +22,8 @@ def exact_answer(completions: list[str], answer: list[Any], mode: str = "tag") -
     Returns:
         0 or 1; None where there is no truth.
 
+    Source: exact match after normalising, as SQuAD scores short answers (arXiv:1606.05250, section 6).
+
     Example:
         >>> exact_answer(["<answer>Red</answer>", "<answer>blue</answer>", "red"], ["red", "red", "red"])
         [1.0, 0.0, 0.0]

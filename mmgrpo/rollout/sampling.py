@@ -14,6 +14,9 @@ from torch import Tensor
 
 from mmgrpo.types import Sampling
 
+MAX_TABLE = 1 << 24
+"""Entries of a table of rows by vocabulary that are worked on at once: 128 MiB each in float64, whatever the batch."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draw:
@@ -46,6 +49,28 @@ def draw(
     Returns:
         Tokens, their log-probs and what the cuts removed.
     """
+    rows = max(1, MAX_TABLE // logits.shape[-1])
+    parts = [slice(start, start + rows) for start in range(0, len(logits), rows)] or [slice(0, 0)]
+    drawn = [
+        _draw(logits[p], uniform[p], sampling, banned=banned, seen=None if seen is None else seen[p]) for p in parts
+    ]
+    if len(drawn) == 1:
+        return drawn[0]
+    return Draw(
+        token_ids=torch.cat([d.token_ids for d in drawn]),
+        logprobs=torch.cat([d.logprobs for d in drawn]),
+        removed=torch.cat([d.removed for d in drawn]),
+    )
+
+
+def _draw(
+    logits: Float[Tensor, "R V"],
+    uniform: Float[Tensor, "R"],
+    sampling: Sampling,
+    *,
+    banned: Int[Tensor, "B"],
+    seen: Bool[Tensor, "R V"] | None,
+) -> Draw:
     scaled = (logits if logits.dtype == torch.float64 else logits.float()) / (sampling.temperature or 1.0)
     base = torch.log_softmax(scaled, dim=-1)
     cut = _penalised(scaled, sampling, seen)

@@ -143,3 +143,18 @@ def test_bfloat16_logits_are_widened_before_they_are_scaled():
     drawn = draw(logits, numbers(4), sampling(temperature=0.7), banned=NONE)
     exact = torch.log_softmax(logits.float() / 0.7, -1).gather(1, drawn.token_ids[:, None])[:, 0]
     assert torch.equal(drawn.logprobs, exact)
+
+
+def test_rows_worked_on_in_parts_are_those_worked_on_at_once(monkeypatch):
+    from mmgrpo.rollout import sampling
+
+    random = torch.Generator().manual_seed(0)
+    logits = torch.randn(7, 50, generator=random)
+    uniform = torch.rand(7, generator=random, dtype=torch.float64)
+    settings = Sampling(max_completion_length=1, top_p=0.9, repetition_penalty=1.3)
+    seen = torch.rand(7, 50, generator=random) < 0.2
+    whole = sampling.draw(logits, uniform, settings, banned=torch.tensor([3]), seen=seen)
+    monkeypatch.setattr(sampling, "MAX_TABLE", 100)
+    parts = sampling.draw(logits, uniform, settings, banned=torch.tensor([3]), seen=seen)
+    assert torch.equal(whole.token_ids, parts.token_ids)
+    assert torch.equal(whole.logprobs, parts.logprobs) and torch.equal(whole.removed, parts.removed)
