@@ -10,7 +10,8 @@ from collections.abc import Collection
 from fractions import Fraction
 from typing import Any
 
-from mmgrpo.reward.numerals import ZH_PREFIX, ascii_digits, from_words, from_zh, number_word
+from mmgrpo.errors import explain
+from mmgrpo.reward.numerals import NUMERALS, ZH_PREFIX, ascii_digits, from_words, from_zh, number_word
 
 _LONGEST = 400
 _DIGITS = 40
@@ -132,7 +133,18 @@ def _splits(inner: str, start: str, end: str) -> bool:
     return start in inner or end in inner
 
 
+def _check_numerals(numerals: Collection[str]) -> None:
+    """Refuse a way of writing numbers that nobody reads: it would be ignored, and answers would earn 0."""
+    if isinstance(numerals, str) or not set(numerals) <= set(NUMERALS):
+        raise ValueError(
+            explain(
+                "Unknown numerals", where="numerals", expected=f"a list of {', '.join(NUMERALS)}", got=repr(numerals)
+            )
+        )
+
+
 def _fraction(text: str, numerals: Collection[str]) -> Fraction | None:
+    _check_numerals(numerals)
     if len(text) > _LONGEST:
         return None
     if "fullwidth" in numerals:

@@ -154,3 +154,9 @@ def test_readers_never_raise(text):
     for mode in ("tag", "boxed", "last_number"):
         read_answer(text, mode)
     to_number(text, NUMERALS)
+
+
+@pytest.mark.parametrize("numerals", [["wrods"], "words"])
+def test_a_way_of_writing_numbers_that_nobody_reads_is_refused(numerals):
+    with pytest.raises(ValueError, match="words, zh, fullwidth"):
+        to_number("seven", numerals)
