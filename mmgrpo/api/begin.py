@@ -5,7 +5,7 @@ Loads no rows and no weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,9 @@ from mmgrpo.config.load import LoadedConfig, Overrides, load
 from mmgrpo.config.overrides import from_texts
 from mmgrpo.config.schema import Config
 from mmgrpo.observe.runfolder import RunFolder, newest_run_folder, open_run_folder
+
+Rewards = Sequence[str | Mapping[str, Any] | Callable[..., Any]]
+"""Rewards given in Python: specs, entries as in the YAML, functions or classes."""
 
 
 def begin(
@@ -56,6 +59,25 @@ def joined(overrides: Overrides, sections: Mapping[str, Any]) -> Overrides:
     if not sections:
         return overrides
     return dict([*_dotted(nested(overrides)), *_dotted(sections)])
+
+
+def written(rewards: Rewards | None) -> tuple[dict[str, Any], Sequence[Any] | None]:
+    """Tell rewards that a YAML could name from Python objects.
+
+    Args:
+        rewards: As they were given.
+
+    Returns:
+        A section of the configuration and None, where all of them can be written down (a run can then be resumed
+        from its folder alone); else no section, and the rewards as they are.
+
+    Example:
+        >>> written(["rewards/format.py:think_answer", {"fn": "mine.py:short", "weight": 0.5}])[0]
+        {'rewards': [{'fn': 'rewards/format.py:think_answer'}, {'fn': 'mine.py:short', 'weight': 0.5}]}
+    """
+    if rewards is None or not all(isinstance(reward, str | Mapping) for reward in rewards):
+        return {}, rewards
+    return {"rewards": [{"fn": reward} if isinstance(reward, str) else dict(reward) for reward in rewards]}, None
 
 
 def nested(overrides: Overrides) -> Mapping[Any, Any]:

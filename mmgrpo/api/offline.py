@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from mmgrpo.api.begin import joined, nested
+from mmgrpo.api.begin import Rewards, joined, nested, written
 from mmgrpo.api.evaluations import evaluation_name, table_rows, write_evaluation
 from mmgrpo.api.handle import Run
 from mmgrpo.api.quiet import quiet_bars
@@ -34,7 +34,7 @@ def evaluate(
     *,
     data: Any = None,
     config: str | Path | None = None,
-    rewards: Sequence[str | Callable[..., Any]] | None = None,
+    rewards: Rewards | None = None,
     overrides: Overrides = (),
     limit: int | None = None,
     console: Console | None = None,
@@ -46,7 +46,8 @@ def evaluate(
         data: Rows to evaluate on: a data file, a file of ``datasets_configs/``, a hub id, or rows given in Python.
             None: the run's own held-out rows.
         config: A YAML with columns, template, rewards and limits, for a model that has no run folder.
-        rewards: Functions or specs that judge; the first is accuracy. None: the configured ones, or exact counting.
+        rewards: Functions, specs or entries that judge; the first is accuracy. None: the configured ones, or exact
+            counting.
         overrides: ``["rollout.max_completion_length=64"]`` or a mapping.
         limit: Use this many rows.
         console: Where to print; default: standard error.
@@ -59,7 +60,8 @@ def evaluate(
         CheckpointError: The run has no whole checkpoint.
     """
     found = _find(target, config)
-    loaded = _overridden(found, data, overrides)
+    section, rewards = written(rewards)
+    loaded = _overridden(found, data, joined(overrides, section))
     progress = Progress(show=loaded.config.observe.progress, console=console)
     seed_everything(loaded.config.train.seed)
     given = Given(rewards=rewards, eval_rows=None if isinstance(data, str | Path) else data)

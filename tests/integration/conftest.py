@@ -88,8 +88,6 @@ def train(sections):
         console=None,
         **changes,
     ):
-        if rewards and isinstance(rewards[0], dict):  # entries of the YAML; else Python objects
-            changes, rewards = {**changes, "rewards": rewards}, None
         base = sections(name, **changes)
         config = mmgrpo.load_config(None, base)
         return mmgrpo.train(

@@ -194,6 +194,23 @@ def test_the_number_of_steps_follows_from_the_epochs_and_the_rows_that_can_be_re
     assert run.steps == 5
 
 
+def test_rewards_that_can_be_written_down_are_part_of_the_configuration(train, reward_file, capsys):
+    run = train(rewards=[{"fn": reward_file, "weight": 0.5}, "rewards/format.py:think_answer"], eval={})
+    stored = mmgrpo.load_config(run.path / "config.yaml").rewards
+    assert [(r.fn, r.weight) for r in stored] == [(reward_file, 0.5), ("rewards/format.py:think_answer", 1.0)]
+    assert main(["train", "--resume", str(run.path)]) == 0
+    report = mmgrpo.evaluate(run.path, rewards=["rewards/format.py:think_answer"], console=QUIET)
+    assert report.settings["rewards"] == ["think_answer"]
+
+
+def test_functions_and_specs_may_be_mixed(train, reward_file):
+    def half(completions):
+        return [0.5] * len(completions)
+
+    run = train(rewards=[half, reward_file], checks={"constant_reward_steps": 0})
+    assert {"rewards/half/mean", "rewards/letters/mean"} <= set(run.metrics()[0])
+
+
 def test_a_reward_is_told_the_steps_done(train):
     seen = []
 
