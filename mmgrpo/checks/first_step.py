@@ -16,6 +16,7 @@ from torch import Tensor
 from mmgrpo.config.observe import Checks
 from mmgrpo.errors import TrainingError, explain
 from mmgrpo.policy.families.record import part_of
+from mmgrpo.policy.lora import without_dropout
 from mmgrpo.policy.parts import bare_name
 from mmgrpo.policy.plain import plain_logprobs
 from mmgrpo.policy.policy import Policy
@@ -86,7 +87,8 @@ def check_first_step(
         found |= check_engine(policy, list(groups)[:ENGINE_GROUPS], temperature=temperature)
     telling = max(groups, key=_telling)
     if checks.packed_equals_plain:
-        found |= check_packed(policy, telling, temperature=temperature)
+        with without_dropout(policy.model):  # else the two passes would drop different numbers
+            found |= check_packed(policy, telling, temperature=temperature)
     if checks.picture_swap:
         found |= check_swap(policy, telling, encode, temperature=temperature)
     return found

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import torch
@@ -190,6 +191,20 @@ def _drop_only_in_training(model: nn.Module) -> None:
         for name, dropout in getattr(module, "lora_dropout", {}).items():
             if isinstance(dropout, nn.Dropout):
                 module.lora_dropout[name] = GradientDropout(dropout.p)
+
+
+@contextlib.contextmanager
+def without_dropout(model: nn.Module) -> Generator[None]:
+    """Switch the dropout of adapters off for a while, where two passes with gradients must be equal."""
+    layers = [m for m in model.modules() if isinstance(m, GradientDropout)]
+    rates = [layer.p for layer in layers]
+    for layer in layers:
+        layer.p = 0.0
+    try:
+        yield
+    finally:
+        for layer, rate in zip(layers, rates, strict=True):
+            layer.p = rate
 
 
 def is_fresh(model: Any) -> bool:

@@ -7,9 +7,11 @@ import torch
 
 from mmgrpo.checks import first_step
 from mmgrpo.checks.first_step import FLOAT32, HALF, bounds_of, check_engine, check_first_step, check_packed, check_swap
+from mmgrpo.config.model import Lora
 from mmgrpo.config.observe import Checks
 from mmgrpo.errors import TrainingError
 from mmgrpo.media.prompts import PromptBuilder
+from mmgrpo.policy.lora import GradientDropout
 from mmgrpo.policy.policy import Policy
 from mmgrpo.rollout.local import LocalEngine
 from mmgrpo.types import Decoded, Group, Media, Sample, Sampling
@@ -52,6 +54,17 @@ def test_a_sound_policy_passes_with_room_to_spare(policy, groups, encode):
     for part in ("vision", "projector", "language"):
         assert found[f"checks/packed_equals_plain/gradient/{part}"] < FLOAT32.gradient / 20
     assert found["checks/picture_swap/max"] > 0.01
+
+
+@pytest.mark.filterwarnings("ignore:With adapter dropout")
+def test_a_sound_policy_with_adapter_dropout_passes_and_keeps_its_dropout(tiny_policy, make_picture):
+    policy = tiny_policy(sizes=SIZES, tune="lora", lora=Lora(dropout=0.3), sharp=False)
+    builder = PromptBuilder(policy.processor, facts=policy.facts)
+    groups = LocalEngine(policy).generate([builder.encode(sample_of(make_picture()))], [2], SAMPLING)
+    found = all_checks(policy, groups, builder.encode)
+    assert found["checks/packed_equals_plain/gradient/language"] < FLOAT32.gradient / 20
+    rates = {m.p for m in policy.model.modules() if isinstance(m, GradientDropout)}
+    assert rates == {0.3}
 
 
 @pytest.mark.parametrize("tune", ["lora", "full"])
