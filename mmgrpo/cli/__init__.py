@@ -6,6 +6,7 @@ is instant. A user's mistake is one message and exit code 2, never a traceback.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import warnings
@@ -62,9 +63,12 @@ def _run(name: str, words: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
     except OSError as error:
-        if error.filename is None:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        if error.filename is None and not full:
             raise
-        return _complain(explain(f"{error.strerror}", where=str(error.filename), fix="Check the path and its rights."))
+        what = "The disk is full" if full else f"{error.strerror}"
+        fix = "Free space there, or write to another disk." if full else "Check the path and its rights."
+        return _complain(explain(what, where=str(error.filename or ""), fix=fix))
 
 
 def _complain(message: str) -> int:

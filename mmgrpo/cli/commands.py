@@ -56,6 +56,8 @@ def _train_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _train(arguments: argparse.Namespace) -> int:
     config, overrides, resume = _sorted_out(arguments)
+    if arguments.require_improvement and config and not resume:
+        _require_evaluation(config, overrides)
     from mmgrpo import api
 
     try:
@@ -71,6 +73,18 @@ def _train(arguments: argparse.Namespace) -> int:
         print("mmgrpo: held-out accuracy did not rise by more than two standard errors", file=sys.stderr)
         return 1
     return 0
+
+
+def _require_evaluation(config: str, overrides: list[str]) -> None:
+    """Refuse to look for an improvement that nothing measures, before hours of training."""
+    from mmgrpo.config.load import load_config
+    from mmgrpo.errors import ConfigError, explain
+
+    if load_config(config, overrides).eval is None:
+        fix = "Add eval: {} and data.eval to the YAML, or leave the option out."
+        raise ConfigError(
+            explain("--require-improvement needs an evaluation, and there is none", where="eval", fix=fix)
+        )
 
 
 def _sorted_out(arguments: argparse.Namespace) -> tuple[str | None, list[str], str | bool]:

@@ -80,13 +80,20 @@ def test_train_without_a_yaml_says_what_to_write(api, capsys):
     assert api.calls == []
 
 
-def test_require_improvement_fails_the_command_only_when_asked(api, capsys):
+def test_require_improvement_fails_the_command_only_when_asked(api, yaml, capsys):
+    yaml.write_text(MINIMAL + "eval: {}\n")
     api.run.better = False
-    assert main(["train", "x.yaml"]) == 0
-    assert main(["train", "x.yaml", "--require-improvement"]) == 1
+    assert main(["train", str(yaml)]) == 0
+    assert main(["train", str(yaml), "--require-improvement"]) == 1
     assert "did not rise" in capsys.readouterr().err
     api.run.better = True
-    assert main(["train", "x.yaml", "--require-improvement"]) == 0
+    assert main(["train", str(yaml), "--require-improvement"]) == 0
+
+
+def test_an_improvement_that_nothing_measures_is_refused_before_the_run(api, yaml, capsys):
+    assert main(["train", str(yaml), "--require-improvement"]) == 2
+    assert "needs an evaluation" in capsys.readouterr().err
+    assert api.calls == []
 
 
 def raising(api, error):
@@ -107,6 +114,12 @@ def test_a_file_that_cannot_be_read_is_a_mistake_too(api, capsys, error):
     raising(api, error(2, "No such file or directory", "/x/y"))
     assert main(["train", "x.yaml"]) == 2
     assert "/x/y" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_a_mistake_even_where_the_system_names_no_file(api, capsys):
+    raising(api, OSError(28, "No space left on device"))
+    assert main(["train", "x.yaml"]) == 2
+    assert "The disk is full" in capsys.readouterr().err
 
 
 def test_a_fault_of_the_program_keeps_its_traceback(api):
