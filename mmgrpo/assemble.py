@@ -23,6 +23,7 @@ from mmgrpo.data.opening import Opened, open_samples, verify_media
 from mmgrpo.data.ordering import open_draws
 from mmgrpo.data.templates import fill
 from mmgrpo.errors import ConfigError, DatasetError, explain
+from mmgrpo.evaluate.report import check_metric
 from mmgrpo.evaluate.run import choose_metric
 from mmgrpo.media.plugins import open_adapters
 from mmgrpo.media.prompts import PromptBuilder
@@ -121,9 +122,11 @@ def check_choices(config: Config, rewards: Sequence[str]) -> None:
     """Find choices that would only be missed hours later.
 
     Raises:
-        ConfigError: ``eval.metric`` names no reward, or ``train.save_best`` has no evaluation to look at.
+        ConfigError: ``eval.metric`` names no reward, or ``train.save_best`` no number of an evaluation.
     """
     choose_metric(config.eval.metric if config.eval else None, rewards)
+    if config.train.save_best and config.eval:
+        check_metric(config.train.save_best, sampled=config.eval.sampled, where="train.save_best")
     if config.train.save_best and not config.eval:
         raise ConfigError(
             explain(

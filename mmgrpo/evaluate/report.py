@@ -6,9 +6,11 @@ Pure data and arithmetic; knows no engine.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from mmgrpo.errors import ConfigError, explain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,13 +164,34 @@ def _natural(text: str) -> tuple[int, float, str]:
         return (1, 0.0, text)
 
 
+_TOTALS: Mapping[str, Callable[[Score], float]] = {
+    "accuracy": lambda score: score.accuracy,
+    "format_rate": lambda score: score.format_rate,
+    "accuracy_well_formed": lambda score: score.accuracy_well_formed,
+    "completions/mean_length": lambda score: score.length,
+    "completions/clipped_ratio": lambda score: score.truncated,
+}
+
+
+def check_metric(name: str, *, sampled: bool, where: str) -> None:
+    """Refuse a metric that no evaluation logs. Rewards may log names of their own: these are believed.
+
+    Args:
+        name: For example ``eval/accuracy``.
+        sampled: Whether evaluations also sample.
+        where: The key that holds it, for the message.
+
+    Raises:
+        ConfigError: There is no such metric.
+    """
+    prefixes = ("eval/", "eval/sampled/")[: 1 + sampled]
+    names = [f"{prefix}{total}" for prefix in prefixes for total in _TOTALS]
+    if name not in names and not any(name.startswith(f"{prefix}rewards/") for prefix in prefixes):
+        expected = f"{', '.join(names)} or eval/rewards/NAME/mean"
+        raise ConfigError(explain("There is no such eval metric", where=where, expected=expected, got=name))
+
+
 def _named(score: Score, prefix: str) -> dict[str, float]:
-    found = {
-        "accuracy": score.accuracy,
-        "format_rate": score.format_rate,
-        "accuracy_well_formed": score.accuracy_well_formed,
-        "completions/mean_length": score.length,
-        "completions/clipped_ratio": score.truncated,
-    }
+    found = {name: read(score) for name, read in _TOTALS.items()}
     found |= {f"rewards/{name}/mean": value for name, value in score.rewards.items()}
     return {f"{prefix}{name}": value for name, value in found.items()}

@@ -160,10 +160,18 @@ def test_choices_that_do_not_fit_are_told(changes, expected, tell):
         assert text in message_of(told)
 
 
-def test_a_wrong_name_under_save_best_is_told_after_the_first_evaluation_not_after_the_run(tell, tmp_path):
-    code, told = tell(eval={}, train={"save_best": "eval/acc", "save_steps": 1})
+@pytest.mark.parametrize("name", ["eval/acc", "accuracy", "eval/sampled/accuracy"])
+def test_a_wrong_name_under_save_best_is_told_before_weights_are_loaded(name, tell, tmp_path):
+    code, told = tell(eval={"sampled": False}, train={"save_best": name})
     assert code == 2
     assert "eval/accuracy" in message_of(told)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_wrong_reward_under_save_best_is_told_after_the_first_evaluation_not_after_the_run(tell, tmp_path):
+    code, told = tell(eval={}, train={"save_best": "eval/rewards/letter/mean", "save_steps": 1})
+    assert code == 2
+    assert "eval/rewards/letters/mean" in message_of(told)
     assert not (tmp_path / "runs" / "run" / "checkpoints").exists()
 
 
