@@ -65,6 +65,8 @@ def try_on(
         assembly.rewards.close()
     console.print(completions_table(trial))
     console.print(summary_table(trial))
+    for error in trial.errors.values():  # whole, below: in a cell of the table nobody could read it
+        console.print(error, markup=False, highlight=False, soft_wrap=True)
     for line in advice(trial):
         console.print(line, markup=False)
     return trial

@@ -97,10 +97,10 @@ def completions_table(trial: Trial, *, width: int = 60) -> Table:
 
 
 def summary_table(trial: Trial) -> Table:
-    """Lay out each reward: mean, spread inside groups, share that does not apply, time for a completion, failure."""
+    """Lay out each reward: mean, spread inside groups, share that does not apply, time for a completion."""
     from rich.text import Text
 
-    grid = _grid("reward", "mean", "spread in group", "does not apply", "ms per completion", "failure")
+    grid = _grid("reward", "mean", "spread in group", "does not apply", "ms per completion")
     for name, seconds in trial.seconds.items():
         column = trial.values.get(name)
         cells = ["", "", ""]
@@ -108,7 +108,7 @@ def summary_table(trial: Trial) -> Table:
             share = float(column.isnan().double().mean())
             cells = [f"{float(column.nanmean()):.3g}", f"{trial.spread[name]:.3g}", f"{share:.0%}"]
         pace = f"{1000 * seconds / max(len(trial.texts), 1):.2f}"
-        grid.add_row(Text(_clean(name, 40)), *cells, pace, Text(trial.errors.get(name, "")))
+        grid.add_row(Text(_clean(name, 40)), *cells, "failed" if name in trial.errors else pace)
     return grid
 
 

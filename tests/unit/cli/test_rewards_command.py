@@ -44,7 +44,9 @@ def test_try_exits_with_1_when_a_reward_fails(yaml, tmp_path, capsys):
     (tmp_path / "mine.py").write_text("def broken(completions, **columns):\n    raise KeyError('gone')\n")
     words = ["rewards", "try", yaml, *SMALL, "rewards=[{fn: 'mine.py:broken'}]", "-n", "2"]
     assert main(words) == 1
-    assert "gone" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "Reward broken raised KeyError: 'gone'." in printed.splitlines()  # whole, not in a narrow cell
+    assert "mine.py:2" in printed
 
 
 def test_new_writes_a_reward_and_its_test(tmp_path, capsys):

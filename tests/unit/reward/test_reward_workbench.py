@@ -75,7 +75,7 @@ def test_one_failing_reward_does_not_hide_the_others():
     assert trial.totals is None
     assert "boom raised ValueError" in trial.errors["boom"]
     assert trial.values["fine"].tolist() == [1.0]
-    assert "ValueError" in shown(summary_table(trial))
+    assert "failed" in shown(summary_table(trial))
 
 
 def test_completions_are_read_from_lines_blocks_and_rows(tmp_path):
