@@ -72,5 +72,5 @@ def train(
             assembly=assembly, folder=folder, progress=progress, on_step=on_step, checkpoint=start, resumed=resumed,
             in_python=any(v is not None for v in (rewards, train_rows, eval_rows)),
         )  # fmt: skip
-        with progress:
+        with progress, folder.held():
             return life.live()

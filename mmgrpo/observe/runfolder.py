@@ -5,9 +5,11 @@ It knows names of files, not what is in a checkpoint.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,6 +76,31 @@ class RunFolder:
             write_atomic(self.path / f"config.resumed-{len(starts)}.yaml", config)
         entry = {"folder": str(folder), "source": str(source) if source else None, **describe_environment(), **facts}
         write_atomic(self.origin, json.dumps([*starts, entry], indent=2, default=str) + "\n")
+
+    @contextlib.contextmanager
+    def held(self) -> Generator[None]:
+        """Keep other processes from training in this folder; the system lets go when this one ends, however it ends.
+
+        Raises:
+            CheckpointError: Another one trains here: metrics would be mixed, and checkpoints removed by each other.
+        """
+        import fcntl  # not on Windows, where mmgrpo is not tested
+
+        handle = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(handle)
+            fix = "Wait for it or stop it, or start a run of its own."
+            raise CheckpointError(
+                explain("Another process trains in this run", where=str(self.path), fix=fix)
+            ) from error
+        except OSError:  # a file system without locks
+            pass
+        try:
+            yield
+        finally:
+            os.close(handle)
 
     def starts(self) -> list[dict[str, Any]]:
         """Give what was written at each start; the last is the newest.

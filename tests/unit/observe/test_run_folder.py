@@ -13,7 +13,7 @@ from mmgrpo.errors import CheckpointError
 from mmgrpo.observe.atomic import write_atomic
 from mmgrpo.observe.completions import CompletionsWriter
 from mmgrpo.observe.environment import describe_environment, git_commit
-from mmgrpo.observe.runfolder import create_run_folder, newest_run_folder, open_run_folder
+from mmgrpo.observe.runfolder import RunFolder, create_run_folder, newest_run_folder, open_run_folder
 from mmgrpo.types import Completion, Decoded, Group, Media, Prompt, Sample, ScoredGroup
 
 
@@ -61,6 +61,18 @@ def test_a_folder_below_a_file_is_refused_at_once(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match="Cannot write a file"):
         create_run_folder(str(tmp_path / "file" / "run"), "r")
+
+
+def test_a_folder_is_held_by_one_run_at_a_time(tmp_path):
+    folder = create_run_folder(str(tmp_path / "r"), "r")
+    with (
+        folder.held(),
+        pytest.raises(CheckpointError, match="Another process trains in this run"),
+        RunFolder(folder.path).held(),
+    ):
+        pass
+    with folder.held():
+        pass
 
 
 def test_a_start_is_written_down_and_a_resume_adds_to_it(tmp_path):
