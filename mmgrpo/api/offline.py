@@ -17,6 +17,7 @@ from mmgrpo.api.quiet import quiet_bars
 from mmgrpo.assemble import Given, assemble
 from mmgrpo.config.load import LoadedConfig, Overrides, load
 from mmgrpo.config.paths import find_file
+from mmgrpo.errors import ConfigError, explain
 from mmgrpo.evaluate.report import Report
 from mmgrpo.observe.progress import Progress
 from mmgrpo.observe.runfolder import RunFolder, create_run_folder
@@ -62,6 +63,9 @@ def evaluate(
     found = _find(target, config)
     section, rewards = written(rewards)
     loaded = _overridden(found, data, joined(overrides, section))
+    if found.folder is None and data is None and loaded.config.data.eval is None:
+        fix = "Correct the path of the run, or name rows: --data PATH."
+        raise ConfigError(explain("This is no run folder, and a bare model has no rows", where=str(target), fix=fix))
     progress = Progress(show=loaded.config.observe.progress, console=console)
     seed_everything(loaded.config.train.seed)
     given = Given(rewards=rewards, eval_rows=None if isinstance(data, str | Path) else data)

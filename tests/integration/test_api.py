@@ -220,3 +220,8 @@ def test_a_reward_is_told_the_steps_done(train):
 
     train(rewards=[watch])
     assert seen == [0, 1, 2]
+
+
+def test_a_mistyped_run_is_told_apart_from_missing_rows():
+    with pytest.raises(ConfigError, match=r"This is no run folder(.|\n)*runs/mistyped"):
+        mmgrpo.evaluate("runs/mistyped")
