@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -103,13 +103,14 @@ class Life:
                 return Steps(num_steps=total, hooks=nothing, every=self._every(), stop=stop, stopped=stop.reason)
             if self.config.loss.beta > 0:
                 self.assembly.policy.fix_reference()
-        feed, optimizer = open_feed(self.assembly), open_optimizer(self.assembly, total)
-        steps = self._steps(total, stop, records, feed, optimizer)
-        if steps.saved is None and self.config.warm_start and self.config.train.save_steps:
+        optimizer = open_optimizer(self.assembly, total)
+        with closing(open_feed(self.assembly)) as feed:
+            steps = self._steps(total, stop, records, feed, optimizer)
+            if steps.saved is None and self.config.warm_start and self.config.train.save_steps:
+                steps.save()
+            self._evaluate_before(steps, records)
+            self._learn(steps, records, feed, optimizer)
             steps.save()
-        self._evaluate_before(steps, records)
-        self._learn(steps, records, feed, optimizer)
-        steps.save()
         self._evaluate_after(steps, records, ended=last == total)
         return steps
 

@@ -39,7 +39,8 @@ def train(
         rewards: Functions, classes, specs (``"rewards/format.py:think_answer"``) or entries as in the YAML
             (``{"fn": "mine.py:short", "weight": 0.5}``), in place of the YAML's.
         train_rows: A list of rows, a ``datasets.Dataset`` or rows opened before, in place of ``data.train``.
-        eval_rows: The same for ``data.eval``.
+        eval_rows: The same for ``data.eval``; they are evaluated on, with the defaults of ``eval:`` where there is no
+            such section.
         on_step: Called after each step with the number of steps done and the step's metrics; returning False stops
             the run, and saves it.
         resume: A run folder to continue, or True for the newest of this name. Its own configuration counts.
@@ -58,6 +59,8 @@ def train(
         >>> [row["reward"] for row in run.metrics() if "reward" in row]              # doctest: +SKIP
     """
     section, rewards = written(rewards)
+    if eval_rows is not None:
+        sections.setdefault("eval", {})
     loaded, folder = begin(config, overrides, {**sections, **section}, resume)
     given = Given(rewards=rewards, train_rows=train_rows, eval_rows=eval_rows)
     observe = loaded.config.observe

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import threading
 
 import pytest
 from rich.console import Console
@@ -209,6 +210,25 @@ def test_functions_and_specs_may_be_mixed(train, reward_file):
 
     run = train(rewards=[half, reward_file], checks={"constant_reward_steps": 0})
     assert {"rewards/half/mean", "rewards/letters/mean"} <= set(run.metrics()[0])
+
+
+def test_rows_to_evaluate_on_that_are_given_are_evaluated_on(train):
+    rows = [{"problem": f"Say {n}.", "solution": str(n)} for n in range(3)]
+    changes = {"train_rows": rows, "eval_rows": rows[:2], "data": {"train": None, "eval": None}}
+    run = train(**changes)
+    assert run.after.greedy.rows == 2
+    assert train("limited", **changes, eval={"limit": 1, "sampled": False}).after.greedy.rows == 1
+
+
+def test_nothing_is_made_ahead_any_more_behind_a_run_whether_it_ends_or_fails(train):
+    def names():
+        return [thread.name for thread in threading.enumerate() if "mmgrpo" in thread.name]
+
+    train(data={"prefetch": 2})
+    assert names() == []
+    with pytest.raises(ZeroDivisionError):
+        train(data={"prefetch": 2}, on_step=lambda step, metrics: 1 // 0)
+    assert names() == []
 
 
 def test_a_reward_is_told_the_steps_done(train):
