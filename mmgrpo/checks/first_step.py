@@ -155,28 +155,34 @@ def check_packed(policy: Policy, group: Group, *, temperature: float) -> dict[st
         found = torch.autograd.grad((row * part).sum(), list(watched.values()), allow_unused=True)
         sums = [s if g is None else s + g for s, g in zip(sums, found, strict=True)]
         plain.append(row.detach())
-    bounds = bounds_of(policy.dtype)
     packs = policy.module.layout == "packed"
-    fix = "Set model.layout: rows and report this model; do not train on it packed." if packs else "Report this model."
-    what = f"The {'packed forward' if packs else 'forward in rows'} does not equal plain rows"
-    sample = group.prompt.sample
-    metrics = _require_close(
-        "packed_equals_plain", packed.detach() - torch.cat(plain), bounds, sample=sample, what=what, fix=fix
-    )
+    told = {
+        "sample": group.prompt.sample,
+        "what": f"The {'packed forward' if packs else 'forward in rows'} does not equal plain rows",
+        "fix": "Set model.layout: rows and report this model; do not train on it packed."
+        if packs
+        else "Report this model.",
+    }
+    bounds = bounds_of(policy.dtype)
+    metrics = _require_close("packed_equals_plain", packed.detach() - torch.cat(plain), bounds, **told)
     for (name, parameter), g, s in zip(watched.items(), packed_gradient, sums, strict=True):
         error = _relative(torch.zeros_like(parameter) if g is None else g, s)
         metrics[f"checks/packed_equals_plain/gradient/{part_of(policy.family, bare_name(name))}"] = error
-        if not error <= bounds.gradient:
-            raise TrainingError(
-                explain(
-                    f"{what}: the gradient of {name} differs",
-                    where=f"sample {sample.id}",
-                    expected=f"at most {bounds.gradient:g} relative",
-                    got=f"{error:.3g}",
-                    fix=fix,
-                )
-            )
+        _require_gradient(name, error, bounds, **told)
     return metrics
+
+
+def _require_gradient(name: str, error: float, bounds: Bounds, *, sample: Sample, what: str, fix: str) -> None:
+    if not error <= bounds.gradient:
+        raise TrainingError(
+            explain(
+                f"{what}: the gradient of {name} differs",
+                where=f"sample {sample.id}",
+                expected=f"at most {bounds.gradient:g} relative",
+                got=f"{error:.3g}",
+                fix=fix,
+            )
+        )
 
 
 def check_swap(

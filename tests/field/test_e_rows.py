@@ -46,7 +46,7 @@ def test_e04_the_results_file_holds_all_that_pins_the_number(train):
     run = train(eval={}, model={"max_pixels": 50176}, data={"template": {"system": "Count.", "user": "{{ prompt }}!"}})
     (summary,) = [json.loads(f.read_text()) for f in (run.path / "evaluations").glob("step_000003.json")]
     settings = summary["settings"]
-    assert settings["template"] == {"system": "Count.", "user": "{{ prompt }}!"}
+    assert settings["template"].items() >= {"system": "Count.", "user": "{{ prompt }}!"}.items()
     assert settings["max_pixels"] == 50176
     assert (settings["temperature"], settings["max_completion_length"], settings["seed"]) == (1.0, 6, 1234)
     assert settings["metric"] == "letters"
