@@ -118,11 +118,10 @@ def test_a_signal_finishes_the_step_saves_and_prints_the_command_that_goes_on(nu
 
 @pytest.mark.slow
 def test_ctrl_c_twice_stops_at_once_and_still_tells_how_to_go_on(child, yaml_file):
-    slow = "import time\ndef r(completions):\n    time.sleep(3)\n    return [float(len(t)) for t in completions]\n"
     file = yaml_file(train={"save_steps": 1, "num_steps": 2000})
-    file.with_name("dense.py").write_text(slow.replace("def r(", "def letters("))
+    file.with_name("dense.py").write_text(SLOW)
     process = child("train", str(file))
-    wait_for(process, r"GRPO 2/2000")  # so step 1 is saved
+    wait_for(process, r"GRPO 2/2000(.|\n)*scoring")  # step 1 is saved, and a step is going on
     process.send_signal(signal.SIGINT)
     wait_for(process, "Stopping after this step")
     process.send_signal(signal.SIGINT)
@@ -133,6 +132,14 @@ def test_ctrl_c_twice_stops_at_once_and_still_tells_how_to_go_on(child, yaml_fil
     assert latest(file.parent / "runs" / "run" / "checkpoints") is not None
 
 
+SLOW = """
+import time
+
+def letters(completions):
+    print("scoring", flush=True)
+    time.sleep(3)
+    return [float(len(text)) for text in completions]
+"""
 KILLER = """
 import os, pathlib, signal, sys
 import torch
