@@ -57,13 +57,13 @@ def mmgrpo_arm(folder: str) -> dict[str, Any]:
     """Steps of mmgrpo, without checks, evaluation or files beyond the metrics."""
     import torch
 
-    from mmgrpo.api.life import train
+    from mmgrpo import train
     from mmgrpo.rollout import local
 
     local.end_tokens = lambda policy: frozenset()  # as above: the tokenizer's end token must not end one either
     seconds: list[dict[str, float]] = []
     rows = [{"image": picture(i), "problem": QUESTION, "solution": "1"} for i in range(PROMPTS)]
-    checks = {"engine_logprobs": False, "packed_equals_plain": False, "picture_swap": False}
+    checks = {"engine_logprobs": False, "packed_equals_plain": False, "picture_swap": False, "truncated_share": 1.0}
     _start_memory()
     run = train(
         None,
