@@ -23,7 +23,7 @@ from mmgrpo.policy.families.qwen_audio import (
     feature_extractor,
 )
 from mmgrpo.policy.families.qwen_vl import VISUAL_KEYS, count_visual_features
-from mmgrpo.policy.families.qwen_vl_tiny import TINY_SIZES, text_config
+from mmgrpo.policy.families.qwen_vl_tiny import TINY_SIZES, text_config, windowed_vision
 from mmgrpo.policy.families.record import Encoded, Family, Key, join_inputs
 from mmgrpo.policy.families.tiny import build_tokenizer, chat_template, initialise, merged
 from mmgrpo.types import Prompt
@@ -100,21 +100,9 @@ def _tiny(sizes: Mapping[str, int], seed: int) -> tuple[nn.Module, Any]:
     size = merged(_SIZES, sizes)
     processor = _processor(size)
     tokenizer = processor.tokenizer
-    vision = {
-        "depth": size["vision_depth"],
-        "hidden_size": size["vision_hidden_size"],
-        "intermediate_size": size["vision_intermediate_size"],
-        "num_heads": size["vision_num_heads"],
-        "out_hidden_size": size["hidden_size"],
-        "patch_size": 14,
-        "spatial_merge_size": 2,
-        "temporal_patch_size": 2,
-        "window_size": 112,
-        "fullatt_block_indexes": [size["vision_depth"] - 1],
-    }
     config = Qwen2_5OmniThinkerConfig(
         audio_config=audio_tower_config(size) | {"output_dim": size["hidden_size"], "max_source_positions": 1500},
-        vision_config=vision,
+        vision_config=windowed_vision(size),
         text_config=text_config(size, tokenizer),
         audio_token_index=tokenizer.audio_token_id,
         image_token_index=tokenizer.image_token_id,

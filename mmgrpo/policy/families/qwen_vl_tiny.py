@@ -72,13 +72,9 @@ TINY_SIZES = {
 """Sizes of the tiny twins, each of which ``model.sizes`` may override."""
 
 
-def tiny_qwen2_5_vl(sizes: Mapping[str, int], seed: int) -> tuple[nn.Module, Any]:
-    """Qwen2.5-VL with the real patch, merge and pixel rules, so that token counts are true."""
-    from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
-
-    size = merged(TINY_SIZES, sizes)
-    processor = _tiny_processor("Qwen2_5_VLProcessor", patch=14, template=QWEN_TEMPLATE)
-    vision = {
+def windowed_vision(size: Mapping[str, int]) -> dict[str, Any]:
+    """Settings of the encoder that Qwen2.5-VL and Qwen2.5-Omni share, with its real patch, merge and window rules."""
+    return {
         "depth": size["vision_depth"],
         "hidden_size": size["vision_hidden_size"],
         "intermediate_size": size["vision_intermediate_size"],
@@ -90,9 +86,17 @@ def tiny_qwen2_5_vl(sizes: Mapping[str, int], seed: int) -> tuple[nn.Module, Any
         "window_size": 112,
         "fullatt_block_indexes": [size["vision_depth"] - 1],
     }
+
+
+def tiny_qwen2_5_vl(sizes: Mapping[str, int], seed: int) -> tuple[nn.Module, Any]:
+    """Qwen2.5-VL with the real patch, merge and pixel rules, so that token counts are true."""
+    from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+
+    size = merged(TINY_SIZES, sizes)
+    processor = _tiny_processor("Qwen2_5_VLProcessor", patch=14, template=QWEN_TEMPLATE)
     config = Qwen2_5_VLConfig(
         text_config=text_config(size, processor.tokenizer),
-        vision_config=vision,
+        vision_config=windowed_vision(size),
         tie_word_embeddings=True,
         **_token_ids(processor.tokenizer),
     )
