@@ -21,17 +21,18 @@ from mmgrpo.data.feed import PromptFeed, Share
 from mmgrpo.data.mixture import AnySamples
 from mmgrpo.data.opening import Opened, open_samples, verify_media
 from mmgrpo.data.ordering import open_draws
-from mmgrpo.data.templates import fill
 from mmgrpo.errors import ConfigError, DatasetError, explain
 from mmgrpo.evaluate.report import check_metric
 from mmgrpo.evaluate.run import choose_metric
 from mmgrpo.media.plugins import open_adapters
 from mmgrpo.media.prompts import PromptBuilder
+from mmgrpo.media.remembered import Memory
 from mmgrpo.policy.policy import Policy, load_policy
 from mmgrpo.reward.score import AnyReward, RewardSum
 from mmgrpo.rollout.local import LocalEngine
 from mmgrpo.running.clock import Stopwatch
-from mmgrpo.running.prompts import open_encoder, open_processor
+from mmgrpo.running.imitation import imitation
+from mmgrpo.running.prompts import open_encoder, open_memory, open_processor
 from mmgrpo.running.sizes import sampling_of
 from mmgrpo.train.build import build_optimizer, update_settings
 from mmgrpo.train.optimizer import Optimizer
@@ -66,6 +67,8 @@ class Assembly:
     """Rows to imitate; None where there is no warm start (any more)."""
     left_out: frozenset[int]
     """Training rows whose media cannot be read."""
+    memory: Memory | None
+    """Media kept between uses; None where the cache is off."""
 
     @property
     def config(self) -> Config:
@@ -100,21 +103,23 @@ def assemble(loaded: LoadedConfig, given: Given, *, training: bool = True, fresh
     rewards = open_rewards(loaded, given.rewards)
     for samples in (opened.eval, opened.train):
         if samples is not None:
-            rewards.check_columns([*samples.columns, "answer"])
+            rewards.check_rows(samples)
     check_choices(config, rewards.names)
     left_out = verify_media(config.data, opened, open_adapters(config.data, base=loaded.folder).verify)
     policy = load_policy(config.model)
     policy.module.check_media = config.checks.media_count
+    memory = open_memory(config, policy.processor, base=loaded.folder)
     return Assembly(
         loaded=loaded,
         policy=policy,
-        processor=open_processor(config, policy.processor, policy.facts, base=loaded.folder),
+        processor=open_processor(config, policy.processor, policy.facts, base=loaded.folder, memory=memory),
         engine=LocalEngine(policy, max_rows=config.rollout.max_rows),
         rewards=rewards,
         train=opened.train,
         eval=opened.eval,
         warm_start=opened.warm_start,
         left_out=left_out,
+        memory=memory,
     )
 
 
@@ -178,12 +183,13 @@ def open_rewards(loaded: LoadedConfig, given: Sequence[AnyReward] | None) -> Rew
 
 def open_feed(assembly: Assembly) -> PromptFeed:
     """The endless, resumable source of training prompts."""
-    config, data = assembly.config, assembly.config.data
+    config, data, policy = assembly.config, assembly.config.data, assembly.policy
     if assembly.train is None:
         raise DatasetError(explain("There are no rows to train on", where="data.train"))
+    base, memory = assembly.loaded.folder, assembly.memory
     return PromptFeed(
         assembly.train,
-        open_encoder(config, assembly.policy, assembly.encode, base=assembly.loaded.folder),
+        open_encoder(config, policy.processor, policy.facts, assembly.encode, base=base, memory=memory),
         order=open_draws(assembly.train, data, prompts_per_step=config.train.prompts_per_step),
         on_bad_media=data.on_bad_media,
         left_out=assembly.left_out,
@@ -284,16 +290,4 @@ def open_warm_start(assembly: Assembly) -> Callable[[], list[tuple[Prompt, Tenso
         raise DatasetError(explain("There are no rows to imitate", where="warm_start.data"))
     on_bad = assembly.config.data.on_bad_media
     feed = PromptFeed(samples, assembly.encode, seed=settings.seed, shuffle=True, on_bad_media=on_bad)
-    tokenizer = assembly.policy.tokenizer
-
-    def target(prompt: Prompt) -> Tensor:
-        sample = prompt.sample
-        values = {**sample.extras, "answer": sample.answer}
-        text = fill(settings.target, values, key="warm_start.target", where=f"sample {sample.id}")
-        ids = tokenizer(text, add_special_tokens=False).input_ids
-        return torch.tensor([*ids, tokenizer.eos_token_id])
-
-    def take() -> list[tuple[Prompt, Tensor]]:
-        return [(prompt, target(prompt)) for prompt in feed.take(settings.batch_size)]
-
-    return take
+    return imitation(feed, assembly.policy.tokenizer, settings)

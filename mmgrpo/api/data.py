@@ -29,6 +29,7 @@ from mmgrpo.media.encoding import encoded
 from mmgrpo.observe.progress import Progress
 from mmgrpo.policy.loading import choose_dtype, devices_here
 from mmgrpo.policy.sizing import Outline, outline_of
+from mmgrpo.reward.demands import check_rewards
 from mmgrpo.running.prompts import Encode, copied_maker
 from mmgrpo.types import Decoded, Prompt
 
@@ -86,11 +87,13 @@ def check(
         The report; rows that cannot be used are in it, not raised.
 
     Raises:
-        ConfigError: The configuration, or the model that it names, is wrong.
+        ConfigError: The configuration, the model that it names, or a reward is wrong, or the rows lack what it needs.
         DatasetError: A source cannot be opened.
     """
     loaded = load(config, overrides)
     sources = _sources(loaded)
+    scored = [rows for key, rows in sources.items() if key != "warm_start.data"]
+    check_rewards(loaded.config.rewards, loaded.folder, scored)
     outline = outline_of(loaded.config.model)
     count = threads or os.cpu_count() or 1
     encode = _encoder(loaded, outline, count)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -75,7 +76,10 @@ def _row(row: dict[str, Any]) -> RowResult:
 
 
 def _score(score: dict[str, Any]) -> Score:
-    return Score(**score | {"by_answer": {answer: tuple(found) for answer, found in score["by_answer"].items()}})
+    values = {name: math.nan if value is None else value for name, value in score.items()}
+    rewards = {name: math.nan if value is None else value for name, value in score["rewards"].items()}
+    by_answer = {answer: tuple(found) for answer, found in score["by_answer"].items()}
+    return Score(**values | {"rewards": rewards, "by_answer": by_answer})
 
 
 def table_rows(report: Report) -> dict[str, float]:

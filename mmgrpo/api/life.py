@@ -6,7 +6,7 @@ The order of things, and what is said about them. What each does is elsewhere.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +14,7 @@ from pathlib import Path
 from mmgrpo.api.handle import Run
 from mmgrpo.api.records import Records
 from mmgrpo.assemble import Assembly, assemble_loop, open_feed, open_optimizer, open_warm_start
+from mmgrpo.checks.applies import Applies
 from mmgrpo.checks.watch import Watch
 from mmgrpo.config.schema import Config
 from mmgrpo.data.feed import PromptFeed
@@ -31,6 +32,7 @@ from mmgrpo.train.optimizer import Optimizer
 from mmgrpo.train.supervised import warm_start
 from mmgrpo.train.whole import latest
 from mmgrpo.trainer import fit
+from mmgrpo.types import ScoredGroup
 
 OnStep = Callable[[int, Mapping[str, float]], bool | None]
 """Gets the number of steps done and the step's metrics; returning False stops the run."""
@@ -52,6 +54,7 @@ class Life:
     """Whether rewards or rows were given in Python."""
     before: Report | None = None
     after: Report | None = None
+    applies: Applies = field(default_factory=Applies)
     checked: dict[str, float] = field(default_factory=dict[str, float])
     """What the checks of the first step measured, until it is logged."""
 
@@ -110,6 +113,8 @@ class Life:
                 steps.save()
             self._evaluate_before(steps, records)
             self._learn(steps, records, feed, optimizer)
+            if not steps.stopped:
+                self.applies.end()
             steps.save()
         self._evaluate_after(steps, records, ended=last == total)
         return steps
@@ -153,12 +158,17 @@ class Life:
         policy, rewards = self.assembly.policy, self.assembly.rewards
         watch = Watch(self.config.checks, masks_truncated=self.config.loss.mask_truncated_completions)
 
+        def look(scored: Sequence[ScoredGroup], metrics: Mapping[str, float]) -> None:
+            self.applies.look(scored)
+            watch.look(scored, metrics)
+
         def figures() -> dict[str, float]:
             checked, self.checked = self.checked, {}
             return {**self.assembly.engine.metrics(), **rewards.metrics(), **checked}
 
         def save(done: int, best: int | None) -> None:
             extras = {"watch": watch.state(), "rewards": rewards.state(), "run": steps.state()}
+            extras["applies"] = self.applies.state()
             progress = checkpoint.Progress(
                 step=done, policy_version=done, feed=dict(feed.state()), best_step=best, extras=extras
             )
@@ -168,7 +178,7 @@ class Life:
         hooks = Hooks(
             seconds=records.clock.read,
             figures=figures,
-            watch=watch.look,
+            watch=look,
             log=records.log,
             show=records.show,
             write_completions=records.write_completions,
@@ -184,6 +194,7 @@ class Life:
             watch.load_state(found.extras["watch"])
             rewards.load_state(found.extras["rewards"])
             steps.load_state(found.extras["run"])
+            self.applies.load_state(found.extras.get("applies", {}))
             steps.done = steps.saved = found.step
             self.assembly.engine.load_weights((), found.policy_version)
         return steps

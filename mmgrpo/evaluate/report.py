@@ -43,13 +43,13 @@ class Score:
     """All held-out rows under one way of decoding."""
 
     accuracy: float
-    """Mean of ``correct``, 0 to 1."""
+    """Mean of ``correct``, 0 to 1; NaN where the metric applies to no row."""
     format_rate: float
     """Mean of ``well_formed``, 0 to 1."""
     accuracy_well_formed: float
-    """Share of the well-formed completions that are correct, 0 to 1; 0 where none is well-formed."""
+    """Share of the well-formed completions that are correct, 0 to 1; 0 where none is well-formed, NaN as above."""
     rewards: Mapping[str, float]
-    """Mean of each reward where it applies."""
+    """Mean of each reward where it applies; NaN where it applies to nothing."""
     length: float
     """Mean tokens of a completion."""
     truncated: float
@@ -79,11 +79,11 @@ class Report:
         return found | (_named(self.sampled, "eval/sampled/") if self.sampled else {})
 
     def summary(self) -> dict[str, Any]:
-        """JSON-ready totals and settings, without the rows."""
+        """JSON-ready totals and settings, without the rows; null where there is no number."""
         return {
             "step": self.step,
-            "greedy": asdict(self.greedy),
-            "sampled": asdict(self.sampled) if self.sampled else None,
+            "greedy": _plain(asdict(self.greedy)),
+            "sampled": _plain(asdict(self.sampled)) if self.sampled else None,
             "settings": dict(self.settings),
             "seconds": self.seconds,
         }
@@ -111,7 +111,8 @@ def score_rows(rows: Sequence[RowResult]) -> Score:
         rows: At least one.
 
     Returns:
-        Means over rows; a row where the metric does not apply is left out of the accuracies.
+        Means over rows; a row where the metric does not apply is left out of the accuracies, which are NaN (never
+        a silent 0) where it applies to none.
     """
     judged = [r for r in rows if r.correct is not None]
     formed = sum(r.well_formed for r in judged)
@@ -120,10 +121,12 @@ def score_rows(rows: Sequence[RowResult]) -> Score:
     for row in judged:
         by_answer.setdefault(row.answer, []).append(row.correct or 0.0)
     return Score(
-        accuracy=_mean([r.correct for r in judged if r.correct is not None]),
+        accuracy=_mean([r.correct for r in judged if r.correct is not None], nothing=math.nan),
         format_rate=_mean([r.well_formed for r in rows]),
-        accuracy_well_formed=sum(r.correct_well_formed for r in judged) / formed if formed else 0.0,
-        rewards={n: _mean([v for r in rows for v in r.rewards.get(n, ()) if v is not None]) for n in names},
+        accuracy_well_formed=_share(sum(r.correct_well_formed for r in judged), formed, of=judged),
+        rewards={
+            n: _mean([v for r in rows for v in r.rewards.get(n, ()) if v is not None], nothing=math.nan) for n in names
+        },
         length=_mean([r.length for r in rows]),
         truncated=_mean([r.truncated for r in rows]),
         by_answer={a: (_mean(by_answer[a]), len(by_answer[a])) for a in sorted(by_answer, key=_natural)},
@@ -153,8 +156,19 @@ def paired_gain(before: Sequence[RowResult], after: Sequence[RowResult]) -> Gain
     return Gain(gain=mean, standard_error=math.sqrt(variance / len(differences)))
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
+def _mean(values: Sequence[float], *, nothing: float = 0.0) -> float:
+    return sum(values) / len(values) if values else nothing
+
+
+def _share(part: float, whole: float, *, of: Sequence[RowResult]) -> float:
+    return part / whole if whole else 0.0 if of else math.nan
+
+
+def _plain(value: Any) -> Any:
+    """Put None in the place of NaN, which JSON does not have."""
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def _natural(text: str) -> tuple[int, float, str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
@@ -71,6 +72,8 @@ def evaluate(
             if on_rows is not None:
                 on_rows(len(prompts))
     greedy, sampled = (*results, [])[:2]
+    if results[0] and all(row.correct is None for rows in results for row in rows):
+        _warn_unjudged(metric, results[0])
     return Report(
         step=step,
         greedy=score_rows(greedy),
@@ -102,6 +105,19 @@ def choose_metric(asked: str | None, names: Sequence[str]) -> str:
             explain("eval.metric names no reward", where="eval.metric", got=asked, expected=", ".join(names))
         )
     return asked
+
+
+def _warn_unjudged(metric: str, rows: Sequence[RowResult]) -> None:
+    warnings.warn(
+        explain(
+            f"Reward {metric}, which counts as accuracy, applies to none of the {len(rows)} held-out rows",
+            where=f"for example row {rows[0].id}, whose answer is {rows[0].answer!r:.80}",
+            got=f"None for {rows[0].texts[0]!r:.120}",
+            fix="Name the column of the truth (data.columns.answer), or another reward under eval.metric; for a "
+            "completion that cannot be read return 0, not None.",
+        ),
+        stacklevel=3,
+    )
 
 
 def _ways(settings: EvalSettings) -> list[tuple[Sampling, int]]:

@@ -5,6 +5,7 @@ Rows are names and numbers; text in them may come from anywhere and is printed a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from rich.box import SIMPLE_HEAD
@@ -91,14 +92,14 @@ def _cells(
     if before is None:
         return [now]
     change = ""
-    if name in after and name in before:
+    if name in after and name in before and not math.isnan(after[name] - before[name]):
         change = f"{after[name] - before[name]:+.3f}"
         change += f" ± {errors[name]:.3f}" if name in errors else ""
     return [_number(before.get(name)), now, change]
 
 
 def _number(value: float | None) -> str:
-    if value is None:
+    if value is None or math.isnan(value):
         return "-"
     return f"{value:,}" if isinstance(value, int) else f"{value:.3f}"
 

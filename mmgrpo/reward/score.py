@@ -22,6 +22,7 @@ from mmgrpo.errors import ConfigError, explain
 from mmgrpo.reward.calling import check_columns
 from mmgrpo.reward.columns import Table, table
 from mmgrpo.reward.compose import Moments, combine, group_spread, scale_group, scale_running
+from mmgrpo.reward.demands import RowSource, check_rows
 from mmgrpo.reward.run import Loop
 from mmgrpo.reward.term import Scores, Term, make_term
 from mmgrpo.types import Group, ScoredGroup
@@ -114,6 +115,18 @@ class RewardSum:
         self._columns = tuple(columns)
         for term in self.terms:
             check_columns(term.reward, self._columns)
+
+    def check_rows(self, rows: RowSource) -> None:
+        """Find arguments that have no column, or no value in any row, before training.
+
+        Args:
+            rows: Rows to train on or to evaluate.
+
+        Raises:
+            ConfigError: A reward asks for something that the rows do not have.
+        """
+        self._columns = tuple(rows.columns)
+        check_rows([term.reward for term in self.terms], rows)
 
     def score(self, groups: Sequence[Group], *, step: int = 0, training: bool = True) -> list[ScoredGroup]:
         """Score every completion with every reward, each called once for all of them.

@@ -6,6 +6,7 @@ that it does is handed to it; it imports no engine, no policy and no evaluation.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -120,7 +121,8 @@ class Run:
         if self.every.best_metric is None:
             return False
         value = self.best_of(metrics)
-        if self.best_value is not None and value <= self.best_value:
+        better = value > (-math.inf if self.best_value is None else self.best_value)
+        if not better:  # NaN, too: the metric applied to no row
             return False
         self.best_value, self.best_step = value, self.done
         return True

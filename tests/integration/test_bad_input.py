@@ -126,14 +126,75 @@ def test_a_reward_that_breaks_its_contract_is_named(source, expected, tell, tmp_
 
 
 @pytest.mark.parametrize("value", ["None", "float('nan')"])
-def test_a_reward_that_never_applies_is_warned_of_and_teaches_nothing(value, tell, tmp_path):
+@pytest.mark.parametrize("steps", [1, 3, 12])
+def test_a_run_in_which_no_reward_ever_applies_ends_in_one_error(value, steps, tell, tmp_path):
     (tmp_path / "reward.py").write_text(f"def r(completions): return [{value}] * len(completions)")
-    code, told = tell(rewards=[{"fn": f"{tmp_path / 'reward.py'}:r"}])
+    code, told = tell(rewards=[{"fn": f"{tmp_path / 'reward.py'}:r"}], train={"num_steps": steps})
+    assert code == 2
+    message = message_of(told)
+    for text in ("No reward applies to any completion", "rewards r", "sample scene-1-", "mmgrpo rewards try"):
+        assert text in message
+    logged = (tmp_path / "runs" / "run" / "metrics.jsonl").read_text().splitlines()
+    assert len(logged) <= 7  # 16 prompts in a row end the run, 2 of them in a step
+    assert not (tmp_path / "runs" / "run" / "checkpoints").exists()
+
+
+def test_a_reward_that_stops_applying_in_the_middle_stops_the_run(tell, tmp_path):
+    (tmp_path / "reward.py").write_text(
+        "def r(completions, trainer_state):\n"
+        "    late = trainer_state.global_step >= 2\n"
+        "    return [None if late else float(len(text)) for text in completions]\n"
+    )
+    code, told = tell(rewards=[{"fn": f"{tmp_path / 'reward.py'}:r"}], train={"num_steps": 30, "save_steps": 2})
+    assert code == 2
+    assert "the last 16 prompts" in message_of(told)
+    assert len((tmp_path / "runs" / "run" / "metrics.jsonl").read_text().splitlines()) == 9
+
+
+TRUTHLESS = [{"prompt": "How many?"}, {"prompt": "What?", "answer": None}, {"prompt": "Why?"}]
+
+
+@pytest.mark.parametrize("columns", ["answer", "solution"])
+@pytest.mark.parametrize("command", ["train", "check"])
+@pytest.mark.parametrize("where", ["train", "eval"])
+def test_rows_without_any_truth_are_told_before_weights_are_loaded(
+    where, command, columns, rows_file, yaml_file, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr("mmgrpo.assemble.load_policy", None)
+    (tmp_path / "reward.py").write_text(f"def r(completions, {columns}): return [0.0] * len(completions)")
+    rows_file(TRUTHLESS)
+    changes = {"data": {where: {"path": str(tmp_path / "rows.jsonl")}}}
+    file = yaml_file(rewards=[{"fn": f"{tmp_path / 'reward.py'}:r"}], **changes)
+    assert main([command, str(file)]) == 2
+    message = message_of(capsys.readouterr().err)
+    for text in ("Reward r asks for answer", "None in all 3 rows", "rows.jsonl", "data.columns.answer", "answer=None"):
+        assert text in message
+    assert not (tmp_path / "runs").exists()
+
+
+def test_one_row_of_many_without_a_truth_does_not_apply_and_is_warned_of_once(rows_file, tell, tmp_path):
+    (tmp_path / "reward.py").write_text(
+        "def r(completions, answer):\n"
+        "    return [None if a is None else float(len(c)) for c, a in zip(completions, answer)]\n"
+    )
+    rows = [{"prompt": "How many?", "answer": None}, *[{"prompt": f"{n}?", "answer": n} for n in range(3)]]
+    code, told = tell(**rows_file(rows), rewards=[{"fn": f"{tmp_path / 'reward.py'}:r"}], train={"num_steps": 4})
     assert code == 0
-    assert told.count("No reward applies to 6 of 6 completions") == 1
-    rows = [json.loads(line) for line in (tmp_path / "runs" / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert [row["optimizer_steps"] for row in rows] == [0, 0, 0]
-    assert rows[0]["not_finite"]["reward"] == "nan"
+    assert told.count("No reward applies to 3 of 6 completions") == 1
+
+
+def test_an_evaluation_that_judges_no_row_has_no_accuracy_instead_of_zero(tell, tmp_path):
+    (tmp_path / "reward.py").write_text(
+        "def r(completions, answer, trainer_state, group):\n"
+        "    return [None if len(set(group)) == 4 else float(len(c)) for c in completions]\n"
+    )
+    code, told = tell(rewards=[{"fn": f"{tmp_path / 'reward.py'}:r"}], eval={}, train={"save_best": "eval/accuracy"})
+    assert code == 0
+    assert told.count("applies to none of the 4 held-out rows") == 2  # before and after
+    found = json.loads((tmp_path / "runs" / "run" / "evaluations" / "step_000000.json").read_text())
+    assert found["greedy"]["accuracy"] is None
+    assert found["greedy"]["rewards"] == {"r": None}
+    assert "accuracy, greedy" in told
 
 
 @pytest.mark.parametrize(

@@ -43,9 +43,11 @@ def test_an_answer_that_is_right_but_not_well_formed_does_not_count_among_the_we
     assert score.accuracy_well_formed == 0.0
 
 
-def test_nothing_well_formed_and_nothing_judged_give_zeros_not_errors():
+def test_nothing_well_formed_is_a_zero_and_nothing_judged_is_no_number():
+    assert score_rows([row("a", 0.0, formed=0.0)]).accuracy_well_formed == 0.0
     score = score_rows([row("a", None, formed=0.0)])
-    assert (score.accuracy, score.accuracy_well_formed, score.by_answer) == (0.0, 0.0, {})
+    assert math.isnan(score.accuracy) and math.isnan(score.accuracy_well_formed)
+    assert score.by_answer == {}
 
 
 def test_answers_that_are_words_come_after_numbers():

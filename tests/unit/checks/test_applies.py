@@ -1,0 +1,47 @@
+import pytest
+
+from mmgrpo.checks.applies import Applies
+from mmgrpo.errors import RewardError
+
+NAN = float("nan")
+
+
+def test_prompts_in_a_row_without_a_total_stop_the_run_with_names_and_an_example(make_scored):
+    applies = Applies(limit=3)
+    applies.look([make_scored("a", [NAN, NAN]), make_scored("b", [NAN, NAN], answer=7)])
+    with pytest.raises(RewardError, match=r"last 3 prompts[^$]*rewards r; for example sample c[^$]*'text 0 of c'"):
+        applies.look([make_scored("c", [NAN, NAN])])
+
+
+def test_one_total_is_enough_to_go_on(make_scored):
+    applies = Applies(limit=2)
+    for _ in range(5):
+        applies.look([make_scored("a", [NAN, NAN])])
+        applies.look([make_scored("b", [NAN, 0.0]), make_scored("c", [NAN, NAN])])
+    applies.end()
+
+
+def test_a_short_run_without_any_total_ends_in_an_error(make_scored):
+    applies = Applies()
+    applies.look([make_scored("a", [NAN, NAN])])
+    with pytest.raises(RewardError, match="No reward applies to any completion"):
+        applies.end()
+
+
+def test_a_run_that_ends_on_prompts_without_a_total_is_no_error_if_there_were_others(make_scored):
+    applies = Applies()
+    applies.look([make_scored("a", [1.0, 0.0])])
+    applies.look([make_scored("b", [NAN, NAN])])
+    applies.end()
+
+
+def test_a_resumed_run_knows_what_was_before(make_scored):
+    before, after = Applies(limit=3), Applies(limit=3)
+    before.look([make_scored("a", [NAN, NAN]), make_scored("b", [NAN, NAN])])
+    after.load_state(before.state())
+    with pytest.raises(RewardError, match="last 3 prompts"):
+        after.look([make_scored("c", [NAN, NAN])])
+
+
+def test_a_run_without_steps_is_no_error():
+    Applies().end()
