@@ -88,10 +88,20 @@ class Feed(Protocol):
 class FamilyFacts(Protocol):
     """What ``media/`` needs to know of a model family without importing it."""
 
-    name: str
-    """For example ``qwen2_5_vl``."""
-    kinds: frozenset[str]
-    """Media kinds that the family reads."""
+    @property
+    def name(self) -> str:
+        """For example ``qwen2_5_vl``."""
+        ...
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """Media kinds that the family reads."""
+        ...
+
+    @property
+    def joined_one_by_one(self) -> frozenset[str]:
+        """Kinds of media that, processed alone and joined along the first axis, are what they are together."""
+        ...
 
     def count_media_tokens(self, token_ids: Tensor) -> Mapping[str, int]:
         """Placeholder tokens in a prompt, by media kind."""

@@ -59,13 +59,12 @@ class WarmStart(Section):
 
 
 class Cache(Section):
-    """Processed prompts kept between uses."""
+    """Decoded and processed media kept between uses: each content is decoded and processed once."""
 
-    prompts_bytes: Int = Field(default=0, ge=0)
-    """Keep processed prompts in memory up to this many bytes; 0: none."""
+    media_bytes: Int = Field(default=0, ge=0)
+    """Keep media in memory up to this many bytes; 0: none."""
     folder: str | None = None
-    """Keep processed prompts in files of this folder, between runs too; nothing in it is ever deleted. Relative to the
-    YAML."""
+    """Keep media in files of this folder, between runs too; nothing in it is ever deleted. Relative to the YAML."""
 
 
 class Checks(Section):

@@ -1,4 +1,4 @@
-"""What a sample's prompt depends on, as one key: messages, and the content of every medium.
+"""What a decoded medium depends on, as one key.
 
 A file counts by its path, size and time of change, so that one that is replaced is another. Knows no processor.
 """
@@ -6,47 +6,40 @@ A file counts by its path, size and time of change, so that one that is replaced
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mmgrpo.types import Media, Sample
+from mmgrpo.types import Media
 
 
 class _NoKeyError(Exception):
     """A medium's content cannot be told without decoding it."""
 
 
-def key_of(sample: Sample, fingerprint: str) -> str | None:
-    """Name what a prompt is made of.
+def key_of(medium: Media, fingerprint: str) -> str | None:
+    """Name what a decoded medium is made of.
 
     Args:
-        sample: The row.
-        fingerprint: All settings that change what the processor gives.
+        medium: Kind, source and rate.
+        fingerprint: All settings that change how it is decoded.
 
     Returns:
-        A hexadecimal key; None where a medium is of a kind whose content cannot be told.
+        A hexadecimal key; None where the content cannot be told without decoding it, or the file is not there.
 
     Example:
-        >>> a, b = (Sample(id=i, messages=({"role": "user", "content": "?"},)) for i in "12")
+        >>> a, b = Media(kind="image", source=b"1", name="a"), Media(kind="image", source=b"1", name="b")
         >>> key_of(a, "x") == key_of(b, "x"), key_of(a, "x") == key_of(a, "y")
         (True, False)
     """
     digest = hashlib.sha256(fingerprint.encode())
     try:
-        digest.update(json.dumps(sample.messages, sort_keys=True).encode())
-        for medium in sample.media:
-            digest.update(_medium(medium))
+        digest.update(repr((medium.kind, medium.rate)).encode() + _source(medium.source))
     except (_NoKeyError, TypeError, ValueError, OSError):
         return None
     return digest.hexdigest()
-
-
-def _medium(medium: Media) -> bytes:
-    return repr((medium.kind, medium.rate)).encode() + _source(medium.source)
 
 
 def _source(source: Any) -> bytes:

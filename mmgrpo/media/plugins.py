@@ -10,6 +10,7 @@ import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any
 from mmgrpo.config.data import Data
 from mmgrpo.config.media import MediaAdapter
 from mmgrpo.errors import ConfigError, MediaError, MmgrpoError, explain
-from mmgrpo.media.adapters import Adapter, Adapters, built_in
+from mmgrpo.media.adapters import Adapters, built_in
 from mmgrpo.types import Decoded, Media, MediaKind
 
 ENTRY_POINTS = "mmgrpo.adapters"
@@ -48,6 +49,15 @@ class Guarded:
             )
         self._adapter, self._name = adapter, name
         self.kind: MediaKind = adapter.kind
+
+    @property
+    def source(self) -> bytes:
+        """The file that the plug-in is written in: one that is edited makes other media. Empty where there is none."""
+        target = self._adapter if isinstance(self._adapter, type) else type(self._adapter)
+        try:
+            return Path(inspect.getsourcefile(target) or "").read_bytes()
+        except (OSError, TypeError):
+            return b""
 
     def reads(self, media: Media) -> bool:
         """Ask the plug-in whether the medium is for it."""
@@ -100,7 +110,7 @@ class Guarded:
             ) from error
 
 
-def load_adapters(wanted: Sequence[MediaAdapter], *, base: Path) -> list[Adapter]:
+def load_adapters(wanted: Sequence[MediaAdapter], *, base: Path) -> list[Guarded]:
     """Load the plug-ins of ``data.adapters``.
 
     Args:

@@ -6,65 +6,104 @@ Knows the configuration and loaded processors; no rows and no loop.
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 from collections.abc import Callable
-from importlib.metadata import version
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from mmgrpo.config.schema import Config
 from mmgrpo.contracts import FamilyFacts
-from mmgrpo.data.cache import PromptCache
+from mmgrpo.data.cache import ContentCache
+from mmgrpo.data.content import key_of
 from mmgrpo.data.encoders import Encoders
 from mmgrpo.media.limits import set_clip_limits
-from mmgrpo.media.plugins import open_adapters
+from mmgrpo.media.plugins import load_adapters, open_adapters
 from mmgrpo.media.prompts import PromptBuilder
-from mmgrpo.policy.policy import Policy
+from mmgrpo.media.remembered import Known, Memory, RememberedAdapters, parts_of, remember
 from mmgrpo.types import Prompt, Sample
 
 Encode = Callable[[Sample, int], Prompt]
+_READERS = ("mmgrpo", "transformers", "torchvision", "pillow", "av", "soundfile", "torchaudio")
+"""Packages whose release may change what a medium is decoded or processed to."""
 
 
-def open_processor(config: Config, processor: Any, facts: FamilyFacts, *, base: Path) -> PromptBuilder:
+def open_processor(
+    config: Config, processor: Any, facts: FamilyFacts, *, base: Path, memory: Memory | None = None
+) -> PromptBuilder:
     """Tie a processor to the limits of the YAML.
 
     Args:
         config: Limits, template arguments and adapters.
-        processor: A loaded processor; the limits of clips are written into it.
+        processor: A loaded processor; the limits of clips are written into it. With a memory a copy of it is used.
         facts: Of its family.
         base: Folder that adapters are looked for in.
+        memory: Keeps media between uses; None: each is decoded and processed at each use.
     """
     set_clip_limits(processor, config.data.video)
+    adapters = open_adapters(config.data, base=base, processor=processor)
+    if memory is not None:
+        known, processor = Known(), copy.deepcopy(processor)
+        adapters = RememberedAdapters(adapters, memory, known)
+        remember(processor, memory, known, one_by_one=facts.joined_one_by_one)
     return PromptBuilder(
         processor,
         facts=facts,
         chat_template_kwargs=config.rollout.chat_template_kwargs,
         max_prompt_tokens=config.data.max_prompt_tokens,
-        adapters=open_adapters(config.data, base=base, processor=processor),
+        adapters=adapters,
         clip_sound=config.data.video.sound,
     )
 
 
-def open_encoder(config: Config, policy: Policy, encode: Encode, *, base: Path) -> Encode:
-    """Make training prompts with a processor for each thread that makes them ahead, through the cache if it is on.
+def open_memory(config: Config, processor: Any, *, base: Path) -> Memory | None:
+    """Open the cache of media that all makers of prompts of a run share.
 
     Args:
-        config: Threads and cache.
-        policy: Its processor is copied for each thread.
-        encode: Makes prompts where there are no threads.
+        config: Size and folder of the cache, limits and adapters.
+        processor: The loaded processor; the limits of clips are written into it.
         base: Folder that relative paths start from.
+
+    Returns:
+        The memory; None where the cache is off.
     """
-    threads, cache = config.data.prefetch, config.cache
-    if threads:
-        encode = Encoders([copied_maker(config, policy.processor, policy.facts, base=base) for _ in range(threads)])
-    if not cache.prompts_bytes and cache.folder is None:
-        return encode
+    cache = config.cache
+    if not cache.media_bytes and cache.folder is None:
+        return None
+    from transformers.feature_extraction_utils import BatchFeature
+    from transformers.video_utils import VideoMetadata
+
+    set_clip_limits(processor, config.data.video)
     folder = None if cache.folder is None else base / Path(cache.folder).expanduser()
-    settings = fingerprint(config, policy.processor)
-    return PromptCache(encode, fingerprint=settings, max_bytes=cache.prompts_bytes, folder=folder)
+    kept = ContentCache(max_bytes=cache.media_bytes, folder=folder, plain=(VideoMetadata,))
+    settings = fingerprint(config, processor, base=base)
+    return Memory(get=kept.get, key=partial(key_of, fingerprint=settings), output=BatchFeature)
 
 
-def copied_maker(config: Config, processor: Any, facts: FamilyFacts, *, base: Path) -> Encode:
+def open_encoder(
+    config: Config, processor: Any, facts: FamilyFacts, encode: Encode, *, base: Path, memory: Memory | None
+) -> Encode:
+    """Make training prompts with a processor for each thread that makes them ahead.
+
+    Args:
+        config: Threads, and as for :func:`open_processor`.
+        processor: Is copied for each thread.
+        facts: Of its family.
+        encode: Makes prompts where there are no threads.
+        base: As there.
+        memory: As there; shared by all threads.
+    """
+    if not config.data.prefetch:
+        return encode
+    make = partial(copied_maker, config, processor, facts, base=base, memory=memory)
+    return Encoders([make() for _ in range(config.data.prefetch)])
+
+
+def copied_maker(
+    config: Config, processor: Any, facts: FamilyFacts, *, base: Path, memory: Memory | None = None
+) -> Encode:
     """Make prompts with a copy of a processor, which no other thread uses.
 
     Args:
@@ -72,29 +111,35 @@ def copied_maker(config: Config, processor: Any, facts: FamilyFacts, *, base: Pa
         processor: Is copied.
         facts: Of its family.
         base: As there.
+        memory: As there.
     """
-    own = open_processor(config, copy.deepcopy(processor), facts, base=base)
+    own = open_processor(config, copy.deepcopy(processor), facts, base=base, memory=memory)
     return lambda sample, occurrence: own.encode(sample, occurrence=occurrence)
 
 
-def fingerprint(config: Config, processor: Any) -> str:
-    """Write down all settings that change what a processor gives, for the key of a cache.
+def fingerprint(config: Config, processor: Any, *, base: Path) -> str:
+    """Write down all settings that change how a medium is decoded or processed, for the key of a cache.
 
     Args:
-        config: Model, limits, template arguments and adapters.
+        config: Limits and adapters.
         processor: The loaded processor, its settings as they stand.
+        base: Folder that adapters are looked for in.
     """
-    data, model = config.data, config.model
-    tokenizer = getattr(processor, "tokenizer", processor)
+    data = config.data
+    plugged = load_adapters(data.adapters, base=base)
     settings = {
-        "model": [model.name, model.revision, model.sizes],
-        "processor": repr(processor),
-        "template": getattr(processor, "chat_template", None) or tokenizer.chat_template,
-        "template_arguments": config.rollout.chat_template_kwargs,
-        "media": [getattr(data, name).model_dump() for name in ("image", "audio", "video")],
-        "adapters": [adapter.model_dump() for adapter in data.adapters],
+        "parts": {name: f"{type(part).__qualname__} {part}" for name, part in parts_of(processor).items()},
+        "limits": [getattr(data, name).model_dump() for name in ("image", "audio", "video")],
         "background": data.background,
-        "max_prompt_tokens": data.max_prompt_tokens,
-        "versions": [version("mmgrpo"), version("transformers")],
+        "adapters": [adapter.model_dump() for adapter in data.adapters],
+        "plugins": [hashlib.sha256(one.source).hexdigest() for one in plugged],
+        "versions": {name: _version(name) for name in _READERS},
     }
     return json.dumps(settings, sort_keys=True, default=str)
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""

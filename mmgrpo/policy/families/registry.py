@@ -61,6 +61,12 @@ class Facts:
         """Media kinds that the family reads."""
         return self.family.kinds
 
+    @property
+    def joined_one_by_one(self) -> frozenset[str]:
+        """Pictures, unless they are cut into tiles: then those of a prompt share a shape."""
+        alone = all(key.join in ("concat", "tokens") for key in self.family.keys.values())
+        return frozenset({"image"}) if alone else frozenset()
+
     def count_media_tokens(self, token_ids: Int[Tensor, "P"]) -> Mapping[str, int]:
         """Placeholder tokens in a prompt, by media kind."""
         return {

@@ -1,11 +1,12 @@
-"""The cache gives what the processor gave, under the row that asks, and forgets nothing that changes the result."""
+"""The cache gives what was made, makes it once, and forgets nothing that changes the result."""
 
 from __future__ import annotations
 
 import io
 import os
+import threading
+import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,101 +15,142 @@ import pytest
 import torch
 from PIL import Image
 
-from mmgrpo.data.cache import PromptCache, size_of
+from mmgrpo.data.cache import ContentCache, size_of
 from mmgrpo.data.content import key_of
-from mmgrpo.types import Decoded, Media, Prompt, Sample
+from mmgrpo.types import Decoded, Media
 
 
-def sample_of(source: Any, *, kind: str = "image", number: int = 0, **keys: Any) -> Sample:
-    medium = Media(kind=kind, source=source, name=f"row {number}", **keys)  # type: ignore[arg-type]
-    message = {"role": "user", "content": [{"type": kind}, {"type": "text", "text": "?"}]}
-    return Sample(id=str(number), messages=(message,), media=(medium,), answer=number, extras={"n": number})
+class Plain:
+    """Something that may be written only where it is named."""
+
+    def __init__(self) -> None:
+        self.number = 4
 
 
-def encode(sample: Sample, occurrence: int) -> Prompt:
-    """Make a prompt that tells its picture: one tensor holds the pixels."""
-    source = sample.media[0].source
-    picture = source if isinstance(source, Image.Image) else Image.open(source)
-    pixels = torch.from_numpy(np.array(picture.convert("RGB")))
-    return Prompt(
-        sample=sample,
-        text="?",
-        token_ids=torch.tensor([1, 2]),
-        model_inputs={"pixels": pixels, "grid": [1, 2]},
-        media=(Decoded(kind="image", data=picture.convert("RGB"), name=sample.media[0].name),),
-        occurrence=occurrence,
-        prefill="<think>",
-    )
+def medium(source: Any, *, kind: str = "image", **keys: Any) -> Media:
+    return Media(kind=kind, source=source, name="a row", **keys)  # type: ignore[arg-type]
 
 
-def save(path: Path, red: int, side: int = 8) -> Path:
-    Image.new("RGB", (side, side), (red, 0, 0)).save(path)
-    return path
+VALUES: dict[str, Any] = {
+    "tensors": {"pixels": torch.arange(6.0).reshape(2, 3), "grid": torch.tensor([[1, 2, 2]])},
+    "array": np.arange(6, dtype=np.uint8).reshape(1, 2, 3),
+    "picture": Decoded(kind="image", data=Image.new("RGB", (3, 2), (9, 8, 7)), name="a"),
+    "sound": Decoded(kind="audio", data=np.linspace(0, 1, 5, dtype=np.float32), rate=16000.0),
+    "clip": Decoded(kind="video", data=np.zeros((2, 4, 6, 3), np.uint8), rate=0.5, times=(0.0, 1.5)),
+    "nested": {"rows": [[1, 2], [3]], "pair": (1.5, None), "name": "x", "count": np.float32(2.0)},
+}
 
 
 @pytest.fixture(params=["memory", "folder", "both"])
-def cache(request: pytest.FixtureRequest, tmp_path: Path) -> PromptCache:
+def cache(request: pytest.FixtureRequest, tmp_path: Path) -> ContentCache:
     folder = None if request.param == "memory" else tmp_path / "cache"
-    return PromptCache(encode, fingerprint="f", max_bytes=0 if request.param == "folder" else 10**6, folder=folder)
+    return ContentCache(max_bytes=0 if request.param == "folder" else 10**6, folder=folder)
 
 
-def test_a_prompt_is_made_once_and_handed_out_under_the_row_that_asks(cache: PromptCache, tmp_path: Path):
-    path = save(tmp_path / "a.png", 9)
-    first, second = cache(sample_of(path, number=1), 5), cache(sample_of(path, number=2), 6)
+def same(one: Any, two: Any) -> bool:
+    if isinstance(one, Decoded):
+        return same(one.data, two.data) and (one.kind, one.rate, one.times, one.name) == (
+            two.kind, two.rate, two.times, two.name,
+        )  # fmt: skip
+    if isinstance(one, dict):
+        return one.keys() == two.keys() and all(same(one[key], two[key]) for key in one)
+    if isinstance(one, torch.Tensor):
+        return one.dtype == two.dtype and torch.equal(one, two)
+    if isinstance(one, np.ndarray | Image.Image):
+        return np.array_equal(np.array(one), np.array(two)) and type(one) is type(two)
+    return bool(one == two)
+
+
+@pytest.mark.parametrize("what", VALUES)
+def test_a_value_is_made_once_and_found_as_it_was(what: str, cache: ContentCache):
+    first = cache.get("k", lambda: VALUES[what])
+    second = cache.get("k", lambda: VALUES[what])
     assert cache.made == 1
-    assert (second.sample.id, second.sample.answer, second.sample.extras, second.occurrence) == ("2", 2, {"n": 2}, 6)
-    assert torch.equal(first.model_inputs["pixels"], second.model_inputs["pixels"])
-    assert second.model_inputs["grid"] == [1, 2]
-    assert second.media[0].data.tobytes() == first.media[0].data.tobytes()
-    assert (second.text, second.prefill, second.token_ids.tolist()) == ("?", "<think>", [1, 2])
-
-
-def test_a_file_that_is_replaced_between_epochs_is_read_again(cache: PromptCache, tmp_path: Path):
-    path = save(tmp_path / "a.png", 9)
-    assert cache(sample_of(path), 0).model_inputs["pixels"][0, 0, 0] == 9
-    facts = path.stat()
-    save(path, 70)
-    os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns + 1))
-    assert path.stat().st_size == facts.st_size
-    assert cache(sample_of(path), 1).model_inputs["pixels"][0, 0, 0] == 70
-    assert cache.made == 2
+    assert same(first, VALUES[what])
+    assert same(second, VALUES[what])
 
 
 def test_the_folder_outlives_the_process_and_a_damaged_file_is_made_anew(tmp_path: Path):
-    path = save(tmp_path / "a.png", 9)
-    PromptCache(encode, fingerprint="f", folder=tmp_path / "c")(sample_of(path), 0)
-    again = PromptCache(encode, fingerprint="f", folder=tmp_path / "c")
-    again(sample_of(path), 0)
+    ContentCache(folder=tmp_path / "c").get("k", lambda: {"x": torch.ones(9)})
+    again = ContentCache(folder=tmp_path / "c")
+    again.get("k", lambda: {"x": torch.ones(9)})
     assert again.made == 0
-    other = PromptCache(encode, fingerprint="g", folder=tmp_path / "c")
-    other(sample_of(path), 0)
-    assert other.made == 1, "other settings of the processor are another prompt"
     for file in (tmp_path / "c").iterdir():
         file.write_bytes(file.read_bytes()[:100])
-    damaged = PromptCache(encode, fingerprint="f", folder=tmp_path / "c")
-    assert damaged(sample_of(path), 0).model_inputs["pixels"][0, 0, 0] == 9
+    damaged = ContentCache(folder=tmp_path / "c")
+    assert damaged.get("k", lambda: {"x": torch.ones(9)})["x"].sum() == 9
     assert damaged.made == 1
 
 
-def test_memory_never_holds_more_than_its_limit_and_forgets_the_oldest(tmp_path: Path):
-    paths = [save(tmp_path / f"{i}.png", i) for i in range(4)]
-    one = size_of(encode(sample_of(paths[0]), 0))
-    cache = PromptCache(encode, fingerprint="f", max_bytes=2 * one)
-    for path in (paths[0], paths[1], paths[0], paths[2]):
-        cache(sample_of(path), 0)
+def test_a_type_that_is_not_named_is_kept_in_memory_alone(tmp_path: Path):
+    ContentCache(folder=tmp_path / "c").get("k", Plain)
+    assert not list(tmp_path.rglob("*.pt"))
+    named = ContentCache(folder=tmp_path / "c", plain=(Plain,))
+    named.get("k", Plain)
+    again = ContentCache(folder=tmp_path / "c", plain=(Plain,))
+    assert again.get("k", Plain).number == 4
+    assert (named.made, again.made) == (1, 0)
+    stranger = ContentCache(folder=tmp_path / "c")
+    stranger.get("k", lambda: 1)
+    assert stranger.made == 1, "a file with a type that was not named is not read"
+
+
+def test_what_fails_is_raised_and_tried_again(cache: ContentCache):
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            cache.get("k", lambda: 1 // 0)
+    assert cache.get("k", lambda: 7) == 7
+
+
+def test_threads_that_ask_for_one_key_at_once_make_it_once():
+    cache = ContentCache(max_bytes=1000)
+    ready = threading.Barrier(4)
+
+    def make() -> int:
+        time.sleep(0.02)
+        return 5
+
+    def ask() -> None:
+        ready.wait()
+        found.append(cache.get("k", make))
+
+    found: list[int] = []
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (found, cache.made) == ([5] * 4, 1)
+
+
+def test_memory_never_holds_more_than_its_limit_and_forgets_the_oldest():
+    one = size_of(torch.ones(8))
+    cache = ContentCache(max_bytes=2 * one)
+    for key in "abac":
+        cache.get(key, lambda: torch.ones(8))
         assert cache.held_bytes <= 2 * one
     made = cache.made
-    cache(sample_of(paths[0]), 0)
+    cache.get("a", lambda: torch.ones(8))
     assert cache.made == made, "used lately"
-    cache(sample_of(paths[1]), 0)
+    cache.get("b", lambda: torch.ones(8))
     assert cache.made == made + 1, "the oldest went"
 
 
-def test_a_prompt_larger_than_the_limit_is_not_held(tmp_path: Path):
-    cache = PromptCache(encode, fingerprint="f", max_bytes=10)
+def test_a_value_larger_than_the_limit_is_not_held():
+    cache = ContentCache(max_bytes=10)
     for _ in range(2):
-        cache(sample_of(save(tmp_path / "a.png", 1)), 0)
+        cache.get("k", lambda: torch.ones(8))
     assert (cache.made, cache.held_bytes) == (2, 0)
+
+
+def test_a_file_that_is_replaced_has_another_key(tmp_path: Path):
+    path = tmp_path / "a.png"
+    Image.new("RGB", (8, 8), (9, 0, 0)).save(path)
+    before, facts = key_of(medium(path), "f"), path.stat()
+    Image.new("RGB", (8, 8), (70, 0, 0)).save(path)
+    os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns + 1))
+    assert path.stat().st_size == facts.st_size
+    assert before != key_of(medium(path), "f")
 
 
 def png(image: Image.Image, **keys: Any) -> Image.Image:
@@ -138,29 +180,23 @@ DIFFERENT: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
 @pytest.mark.parametrize("what", DIFFERENT)
 def test_media_that_differ_have_other_keys_and_equal_ones_the_same(what: str):
     one, two = DIFFERENT[what]
-    keys = [key_of(sample_of(make()), "f") for make in (one, one, two)]
+    keys = [key_of(medium(make()), "f") for make in (one, one, two)]
     assert keys[0] == keys[1] != keys[2]
     assert None not in keys
 
 
-def test_rate_kind_and_messages_are_part_of_the_key():
-    base = sample_of(b"a", kind="audio", rate=8000.0)
-    others = [
-        sample_of(b"a", kind="audio", rate=16000.0),
-        sample_of(b"a", kind="video", rate=8000.0),
-        replace(base, messages=({"role": "user", "content": "!"},)),
-    ]
-    assert len({key_of(one, "f") for one in (base, *others)}) == 4
+def test_rate_and_kind_are_part_of_the_key_and_the_name_is_not():
+    base = medium(b"a", kind="audio", rate=8000.0)
+    others = [medium(b"a", kind="audio", rate=16000.0), medium(b"a", kind="video", rate=8000.0)]
+    assert len({key_of(one, "f") for one in (base, *others)}) == 3
+    assert key_of(Media(kind="audio", source=b"a", rate=8000.0, name="another row"), "f") == key_of(base, "f")
 
 
-def test_what_cannot_be_told_is_made_each_time():
+def test_what_cannot_be_told_has_no_key(tmp_path: Path):
     frames = [Image.new("RGB", (4, 4), (i * 9, 0, 0)) for i in range(3)]
     buffer = io.BytesIO()
     frames[0].save(buffer, format="GIF", save_all=True, append_images=frames[1:])
     animation = Image.open(io.BytesIO(buffer.getvalue()))
-    assert key_of(sample_of(object()), "f") is None
-    assert key_of(sample_of(animation), "f") is None
-    cache = PromptCache(encode, fingerprint="f", max_bytes=10**6)
-    for _ in range(2):
-        cache(sample_of(animation), 0)
-    assert cache.made == 2
+    assert key_of(medium(object()), "f") is None
+    assert key_of(medium(animation), "f") is None
+    assert key_of(medium(tmp_path / "missing.png"), "f") is None

@@ -118,6 +118,7 @@ def test_text_families_bring_a_tokenizer(tiny):
 class _TextFacts:
     name = "a text model"
     kinds: frozenset[str] = frozenset()
+    joined_one_by_one: frozenset[str] = frozenset()
 
     def count_media_tokens(self, token_ids: torch.Tensor) -> dict[str, int]:
         return {}
