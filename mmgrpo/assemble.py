@@ -19,7 +19,7 @@ from mmgrpo.config.load import LoadedConfig
 from mmgrpo.config.schema import Config
 from mmgrpo.data.feed import PromptFeed, Share
 from mmgrpo.data.mixture import AnySamples
-from mmgrpo.data.opening import Opened, open_samples, verify_media
+from mmgrpo.data.opening import Opened, left_out_errors, open_samples, verify_media
 from mmgrpo.data.ordering import open_draws
 from mmgrpo.errors import ConfigError, DatasetError, explain
 from mmgrpo.evaluate.report import check_metric
@@ -191,7 +191,7 @@ def open_feed(assembly: Assembly) -> PromptFeed:
         assembly.train,
         open_encoder(config, policy.processor, policy.facts, assembly.encode, base=base, memory=memory),
         order=open_draws(assembly.train, data, prompts_per_step=config.train.prompts_per_step),
-        on_bad_media=data.on_bad_media,
+        leave_out=left_out_errors(data),
         left_out=assembly.left_out,
         share=Share(threads=data.prefetch),
     )
@@ -288,6 +288,6 @@ def open_warm_start(assembly: Assembly) -> Callable[[], list[tuple[Prompt, Tenso
     settings, samples = assembly.config.warm_start, assembly.warm_start
     if settings is None or samples is None:
         raise DatasetError(explain("There are no rows to imitate", where="warm_start.data"))
-    on_bad = assembly.config.data.on_bad_media
-    feed = PromptFeed(samples, assembly.encode, seed=settings.seed, shuffle=True, on_bad_media=on_bad)
+    skipped = left_out_errors(assembly.config.data)
+    feed = PromptFeed(samples, assembly.encode, seed=settings.seed, shuffle=True, leave_out=skipped)
     return imitation(feed, assembly.policy.tokenizer, settings)

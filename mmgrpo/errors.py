@@ -6,6 +6,7 @@
     │   ├── DatasetError                rows, columns, files
     │   └── MediaError                  a picture, a sound, a video
     ├── ProcessorError (ValueError)     prompt, template, placeholders
+    │   └── PromptTooLong               more tokens than the limit
     ├── RewardError (RuntimeError)      a reward function broke its contract
     ├── RolloutError (RuntimeError)
     │   ├── EngineUnavailable           the engine cannot run here
@@ -42,6 +43,10 @@ class MediaError(DataError):
 
 class ProcessorError(MmgrpoError, ValueError):
     """A prompt cannot be made: no chat template, too long, or placeholders do not match the media."""
+
+
+class PromptTooLong(ProcessorError):
+    """A prompt has more tokens than ``data.max_prompt_tokens``."""
 
 
 class RewardError(MmgrpoError, RuntimeError):

@@ -21,7 +21,7 @@ from mmgrpo.config.schema import Config
 from mmgrpo.data.convert import write_parquet
 from mmgrpo.data.encoders import Encoders
 from mmgrpo.data.mixture import AnySamples
-from mmgrpo.data.opening import open_samples
+from mmgrpo.data.opening import left_out_errors, open_samples
 from mmgrpo.data.report import Findings, RowFacts, page, plain_answer, printable
 from mmgrpo.errors import ConfigError, DatasetError, MmgrpoError, explain
 from mmgrpo.estimate import Estimate, estimate, measure, sizes_of
@@ -105,7 +105,7 @@ def check(
                 name=samples.name,
                 forms=samples.forms(),
                 limit=loaded.config.data.max_prompt_tokens,
-                skip=loaded.config.data.on_bad_media == "skip" and key == "data.train",
+                left_out=left_out_errors(loaded.config.data) if key != "data.eval" else (),
             )
             with progress.phase(f"checking {key}", total, unit="row", every=0) as advance:
                 for facts in _looked(samples, total, encode, outline, count):

@@ -94,6 +94,9 @@ class Data(Section):
     prompts and their order are the same."""
     max_prompt_tokens: Int | None = Field(default=None, ge=1)
     """Longer prompts are refused with their sizes; nothing is ever cut. None: no limit."""
+    on_long_prompt: Literal["error", "skip"] = "error"
+    """What to do with a training row whose prompt is longer: stop, or leave the row out when it comes (named in a
+    warning)."""
     background: tuple[Int, Int, Int] = (255, 255, 255)
     """Colour (red, green, blue) under transparent pixels, and around pictures that are padded."""
     image: ImageLimits = ImageLimits()

@@ -28,6 +28,7 @@ ELSEWHERE = {
     "train_files": "data.train.path",
     "val_files": "data.eval.path",
     "max_prompt_length": "data.max_prompt_tokens",
+    "filter_overlong_prompts": "data.on_long_prompt",
     "image_folder": "data.train.media_root",
     "group_size": "rollout.num_generations",
     "num_return_sequences": "rollout.num_generations",

@@ -6,16 +6,20 @@ Gets the function that verifies a medium as an argument and knows no decoder.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from mmgrpo.data.feed import OnBadMedia, left_out_line, with_row
+from mmgrpo.data.feed import left_out_line, with_row
 from mmgrpo.data.mixture import AnySamples
 from mmgrpo.errors import DatasetError, MediaError, explain
 from mmgrpo.types import Media
 
+OnBadMedia = Literal["error", "skip"]
+Known = dict[tuple[str, Path], str | None]
+"""Files that were read as one kind of medium, and what was wrong: a clip may be sound where it is no film."""
 _CHUNK = 512
 _LISTED = 10
 
@@ -63,7 +67,7 @@ def check_media(
     wanted = samples.checkable()
     if rows is not None:
         wanted = sorted(set(rows) & set(wanted)) if len(wanted) else ()
-    known: dict[Path, str | None] = {}
+    known: Known = {}
     left_out: dict[int, str] = {}
     media = 0
     with ThreadPoolExecutor(max_workers=threads) as pool:
@@ -83,17 +87,13 @@ def _silent(done: int, total: int) -> None:
     """Where progress goes when nobody looks."""
 
 
-def _faults(
-    samples: AnySamples, row: int, verify: Callable[[Media], None], known: dict[Path, str | None]
-) -> tuple[int, str | None]:
+def _faults(samples: AnySamples, row: int, verify: Callable[[Media], None], known: Known) -> tuple[int, str | None]:
     """Count the media of a row that were read, and give the first fault."""
     count = 0
     try:
-        for medium, seen in _media(samples, row, known):
-            if not seen:
-                count += 1
-                _verify(medium, verify, known)
-            fault = known.get(medium.source) if isinstance(medium.source, Path) else None
+        for medium in samples[row].media:
+            read, fault = _verified(medium, verify, known)
+            count += read
             if fault is not None:
                 return count, fault
     except MediaError as error:
@@ -101,20 +101,19 @@ def _faults(
     return count, None
 
 
-def _media(samples: AnySamples, row: int, known: dict[Path, str | None]) -> Iterator[tuple[Media, bool]]:
-    for medium in samples[row].media:
-        yield medium, isinstance(medium.source, Path) and medium.source in known
-
-
-def _verify(medium: Media, verify: Callable[[Media], None], known: dict[Path, str | None]) -> None:
-    if not isinstance(medium.source, Path):
-        verify(medium)
-        return
+def _verified(medium: Media, verify: Callable[[Media], None], known: Known) -> tuple[bool, str | None]:
+    """Tell whether a medium was read now, and what is wrong with it."""
+    place = (medium.kind, medium.source) if isinstance(medium.source, Path) else None
+    if place in known:
+        return False, known[place]
     try:
         verify(medium)
-        known[medium.source] = None
+        fault = None
     except MediaError as error:
-        known[medium.source] = str(error)
+        fault = str(error)
+    if place is not None:
+        known[place] = fault
+    return True, fault
 
 
 def _report(left_out: dict[int, str], samples: AnySamples, total: int, on_bad_media: OnBadMedia) -> None:

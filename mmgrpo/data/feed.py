@@ -14,15 +14,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from mmgrpo.data.curricula import Drawn, Draws, InOrder, Result
 from mmgrpo.data.mixture import AnySamples
 from mmgrpo.data.sampler import RowOrder
-from mmgrpo.errors import DatasetError, MediaError, explain
+from mmgrpo.errors import DatasetError, MediaError, MmgrpoError, ProcessorError, explain
 from mmgrpo.types import Prompt, Sample
-
-OnBadMedia = Literal["error", "skip"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +57,7 @@ class PromptFeed:
         order: Draws | None = None,
         seed: int = 0,
         shuffle: bool = True,
-        on_bad_media: OnBadMedia = "error",
+        leave_out: Sequence[type[MmgrpoError]] = (),
         left_out: Iterable[int] = (),
         share: Share | None = None,
     ) -> None:
@@ -71,13 +69,13 @@ class PromptFeed:
             order: Which rows come; default: each once an epoch.
             seed: Order of the rows, where no ``order`` is given.
             shuffle: A new order each epoch; False keeps the source's.
-            on_bad_media: Raise, or leave out rows whose medium cannot be read.
-            left_out: Rows found unreadable before; the same in every process.
+            leave_out: Errors (MediaError, PromptTooLong) whose row is left out and warned of; others are raised.
+            left_out: Rows found unusable before; the same in every process.
             share: Which draws are taken here; default: all, without threads.
         """
         self._samples, self._encode = samples, encode
         self._order = order or InOrder(RowOrder(len(samples), seed=seed, shuffle=shuffle))
-        self._on_bad_media = on_bad_media
+        self._leave_out = tuple(leave_out)
         self._left_out, self._found = frozenset(left_out), set[int]()
         self._share = share or Share()
         self._position, self._drawn = 0, 0
@@ -89,7 +87,7 @@ class PromptFeed:
 
     @property
     def left_out(self) -> frozenset[int]:
-        """Rows that are left out because a medium of theirs cannot be read."""
+        """Rows that are left out because they cannot be used."""
         return self._left_out | self._found
 
     def take(self, count: int) -> list[Prompt]:
@@ -102,7 +100,7 @@ class PromptFeed:
             Prompts whose ``occurrence`` is their position in the run.
 
         Raises:
-            MediaError: A medium cannot be read, under ``on_bad_media: error``; the message names the row.
+            MediaError: A medium cannot be read; the message names the row, as do the two below.
             DatasetError: A row is malformed, or no row is left.
             ProcessorError: A prompt cannot be made.
         """
@@ -237,16 +235,16 @@ class PromptFeed:
             if draw.work is not None:
                 return draw.work.result()
             return _make(self._samples, self._encode, draw.row, draw.occurrence)
-        except MediaError as error:
-            where = self._samples.where(draw.row)
-            if self._on_bad_media == "error":
-                raise MediaError(with_row(str(error), where)) from error
+        except (MediaError, ProcessorError) as error:
+            message = with_row(str(error), self._samples.where(draw.row))
+            if not isinstance(error, self._leave_out):
+                raise type(error)(message) from error
             self._found.add(draw.row)
-            warnings.warn(left_out_line(with_row(str(error), where)), stacklevel=3)
+            warnings.warn(left_out_line(message), stacklevel=3)
             return None
 
     def _nothing_left(self) -> DatasetError:
-        return DatasetError(explain("No row is left whose media can be read", where=self._samples.name))
+        return DatasetError(explain("No row is left that can be used", where=self._samples.name))
 
 
 def _make(samples: AnySamples, encode: Callable[[Sample, int], Prompt], row: int, occurrence: int) -> Prompt:

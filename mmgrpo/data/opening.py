@@ -17,7 +17,7 @@ from mmgrpo.data.mixture import AnySamples, MixedSamples
 from mmgrpo.data.remote import Downloads
 from mmgrpo.data.rows import open_rows, rows_from_python
 from mmgrpo.data.samples import Samples
-from mmgrpo.errors import ConfigError, explain
+from mmgrpo.errors import ConfigError, MediaError, MmgrpoError, PromptTooLong, explain
 from mmgrpo.types import Media
 
 
@@ -82,6 +82,20 @@ def _samples(data: Data, rows: Rows) -> Samples:
         allow_absolute_media=data.allow_absolute_media,
         remote=remote,
     )
+
+
+def left_out_errors(data: Data) -> tuple[type[MmgrpoError], ...]:
+    """Give the errors whose training row is left out instead of stopping the run.
+
+    Args:
+        data: Says so under ``on_bad_media`` and ``on_long_prompt``.
+
+    Example:
+        >>> left_out_errors(Data(on_long_prompt="skip"))
+        (<class 'mmgrpo.errors.PromptTooLong'>,)
+    """
+    choices = {MediaError: data.on_bad_media, PromptTooLong: data.on_long_prompt}
+    return tuple(error for error, choice in choices.items() if choice == "skip")
 
 
 def verify_media(data: Data, opened: Opened, verify: Callable[[Media], None]) -> frozenset[int]:

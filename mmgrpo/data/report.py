@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mmgrpo.errors import MediaError, MmgrpoError, ProcessorError
+from mmgrpo.errors import MmgrpoError, ProcessorError, PromptTooLong
 
 _KINDS = ("image", "video", "audio")
 _LISTED_ROWS = 8
@@ -45,8 +45,8 @@ class Findings:
     """Source to the form of its rows."""
     limit: int | None = None
     """``data.max_prompt_tokens``."""
-    skip: bool = False
-    """Whether rows with unreadable media are left out (``on_bad_media: skip``) and not refused."""
+    left_out: tuple[type[MmgrpoError], ...] = ()
+    """Errors whose rows are left out of training and so not refused."""
     rows: int = 0
     media: Counter[tuple[tuple[str, int], ...]] = field(default_factory=Counter)
     tokens: list[int] = field(default_factory=list)
@@ -60,7 +60,7 @@ class Findings:
         """Take one row in."""
         self.rows += 1
         if facts.error is not None:
-            kept = self.skipped if self.skip and isinstance(facts.error, MediaError) else self.refused
+            kept = self.skipped if isinstance(facts.error, self.left_out) else self.refused
             kept[facts.row] = reason(facts.error)
             return
         self.media[tuple((kind, facts.media[kind]) for kind in _KINDS if facts.media.get(kind))] += 1
@@ -69,7 +69,8 @@ class Findings:
         self.answers[plain_answer(facts.answer)] += 1
         if self.limit is not None and facts.tokens > self.limit:
             self.over.append(facts.row)
-            self.refused[facts.row] = f"the prompt is longer than data.max_prompt_tokens ({self.limit})"
+            kept = self.skipped if PromptTooLong in self.left_out else self.refused
+            kept[facts.row] = f"the prompt is longer than data.max_prompt_tokens ({self.limit})"
 
     @property
     def usable(self) -> int:

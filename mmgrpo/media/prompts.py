@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from mmgrpo.contracts import FamilyFacts
-from mmgrpo.errors import ProcessorError, explain
+from mmgrpo.errors import ProcessorError, PromptTooLong, explain
 from mmgrpo.media.adapters import Adapters, built_in
 from mmgrpo.media.inputs import processor_inputs, size_of
 from mmgrpo.media.sound import with_sound
@@ -70,7 +70,8 @@ class PromptBuilder:
 
         Raises:
             MediaError: A medium cannot be read.
-            ProcessorError: No template, too long, or placeholders that do not match the media.
+            PromptTooLong: It has more tokens than ``max_prompt_tokens``.
+            ProcessorError: No template, or placeholders that do not match the media.
         """
         if self._clip_sound:
             sample = with_sound(sample)
@@ -168,12 +169,13 @@ class PromptBuilder:
                     )
                 )
         if self._limit is not None and len(token_ids) > self._limit:
-            raise ProcessorError(
+            raise PromptTooLong(
                 explain(
                     f"A prompt is too long: prompt needs {len(token_ids)} tokens, limit is {self._limit}"
                     + self._shares(counts, sample),
                     where=f"sample {sample.id}",
-                    fix=f"Raise data.max_prompt_tokens, or lower {self._knobs(sample)}. Prompts are never cut.",
+                    fix=f"Raise data.max_prompt_tokens, lower {self._knobs(sample)}, or set data.on_long_prompt: skip. "
+                    "Prompts are never cut.",
                 )
             )
 

@@ -39,7 +39,7 @@ def test_the_tree_of_errors_is_the_one_in_the_code():
     tree = blocks(page("errors.md"), "text")[0].strip()
     assert tree in textwrap.dedent(errors.__doc__.split("\n\n")[1])
     named = {name for name, value in vars(errors).items() if inspect.isclass(value)}
-    assert named == set(re.findall(r"\w+Error|EngineUnavailable", tree)) - {"ValueError", "RuntimeError"}
+    assert named == set(re.findall(r"\w+Error|EngineUnavailable|PromptTooLong", tree)) - {"ValueError", "RuntimeError"}
 
 
 def test_every_family_is_named_with_its_layout():

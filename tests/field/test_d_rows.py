@@ -150,7 +150,7 @@ def test_d03_skip_leaves_the_others_intact_and_in_order(six_rows: Samples):
         report = check_media(six_rows, verify, on_bad_media="skip")
     assert len(caught) == 3, "one per row and the total"
     assert "2 of 6 rows" in str(caught[-1].message)
-    feed = PromptFeed(six_rows, encode, shuffle=False, on_bad_media="skip", left_out=report.left_out)
+    feed = PromptFeed(six_rows, encode, shuffle=False, leave_out=(MediaError,), left_out=report.left_out)
     prompts = feed.take(4)
     assert [p.sample.id for p in prompts] == ["0", "1", "2", "4"]
     for prompt in prompts:

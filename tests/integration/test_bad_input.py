@@ -103,6 +103,15 @@ def test_a_prompt_that_is_too_long_is_told_with_its_sizes_and_never_cut(rows_fil
     assert "data.max_prompt_tokens" in message
 
 
+def test_a_prompt_that_is_too_long_can_be_left_out(rows_file, tell):
+    changes = rows_file([GOOD, {**GOOD, "problem": "How many? " * 60}, GOOD])
+    changes["data"] |= {"max_prompt_tokens": 120, "on_long_prompt": "skip"}
+    code, told = tell(**changes)
+    assert code == 0, told
+    assert "Row left out: A prompt is too long" in told
+    assert "rows.jsonl:2" in told
+
+
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
@@ -244,6 +253,13 @@ def test_one_bad_picture_may_be_skipped_counted_and_named(rows_file, tell, tmp_p
     assert code == 0
     assert "rows.jsonl:2" in told
     assert "rows left out, because their media cannot be read: 1" in told
+
+
+def test_a_failed_start_leaves_no_folder_behind(tell, tmp_path):
+    (tmp_path / "reward.py").write_text("def r(completions): raise ValueError('no')")
+    codes = [tell()[0], *(tell(rewards=[{"fn": f"{tmp_path / 'reward.py'}:r"}])[0] for _ in range(2))]
+    assert codes == [0, 2, 2]
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["run"]
 
 
 def full_disk(*arguments, **more):

@@ -84,6 +84,8 @@ def test_check_groups_what_it_refuses_and_strict_fails(tmp_path: Path, capsys: p
     assert "1 prompts over data.max_prompt_tokens 60" in out
     assert main(["check", str(path), "data.on_bad_media=skip"]) == 0
     assert "3 skipped, 2 refused" in capsys.readouterr().out
+    assert main(["check", str(path), "data.on_long_prompt=skip"]) == 0
+    assert "1 skipped, 4 refused" in capsys.readouterr().out
     assert main(["check", str(path), "--json", "--rows", "2"]) == 0
     assert json.loads(capsys.readouterr().out)["sources"]["data.train"]["rows"] == 2
 

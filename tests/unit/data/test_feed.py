@@ -15,12 +15,12 @@ from PIL import Image
 
 from mmgrpo.config.data import Columns, Files, Template
 from mmgrpo.data.check import check_media
-from mmgrpo.data.feed import PromptFeed
+from mmgrpo.data.feed import PromptFeed, Share
 from mmgrpo.data.rows import open_rows, rows_from_python
 from mmgrpo.data.sampler import RowOrder
 from mmgrpo.data.samples import Samples
 from mmgrpo.data.synthetic.counting import scene_rows
-from mmgrpo.errors import DatasetError, MediaError
+from mmgrpo.errors import DatasetError, MediaError, PromptTooLong
 from mmgrpo.media.decode import decode, verify
 from mmgrpo.types import Media, Prompt, Sample
 
@@ -132,7 +132,7 @@ def test_bad_media_stop_the_feed_and_name_row_and_file(tmp_path: Path):
 
 
 def test_skipping_bad_media_never_shifts_answers(tmp_path: Path):
-    feed = PromptFeed(pictured(tmp_path, bad={2: cut, 4: None}), encode, shuffle=False, on_bad_media="skip")
+    feed = PromptFeed(pictured(tmp_path, bad={2: cut, 4: None}), encode, shuffle=False, leave_out=(MediaError,))
     with pytest.warns(UserWarning) as caught:
         prompts = feed.take(12)
     assert len([w for w in caught if "left out" in str(w.message)]) == 2, "one warning per row, not per draw"
@@ -142,14 +142,35 @@ def test_skipping_bad_media_never_shifts_answers(tmp_path: Path):
     assert feed.left_out == {2, 4}
 
 
+def long_and_short(sample: Sample, occurrence: int) -> Prompt:
+    """Refuse every third row as too long."""
+    if int(sample.answer) % 3 == 2:
+        raise PromptTooLong("A prompt is too long.")
+    return encode(sample, occurrence)
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_prompts_that_are_too_long_are_left_out_or_stop_the_run_by_row(threads: int):
+    share = Share(threads=threads)
+    feed = PromptFeed(numbered(6), long_and_short, shuffle=False, leave_out=(PromptTooLong,), share=share)
+    with pytest.warns(UserWarning, match=r"Row left out: A prompt is too long; row: .*row 2"):
+        prompts = feed.take(4)
+    assert [int(p.sample.answer) for p in prompts] == [0, 1, 3, 4]
+    feed.close()
+    feed = PromptFeed(numbered(6), long_and_short, shuffle=False, leave_out=(MediaError,), share=share)
+    with pytest.raises(PromptTooLong, match="row 2"):
+        feed.take(4)
+    feed.close()
+
+
 def test_when_nothing_can_be_read_the_feed_stops(tmp_path: Path):
-    feed = PromptFeed(pictured(tmp_path, bad={0: cut, 1: cut}, count=2), encode, on_bad_media="skip")
+    feed = PromptFeed(pictured(tmp_path, bad={0: cut, 1: cut}, count=2), encode, leave_out=(MediaError,))
     with pytest.warns(UserWarning), pytest.raises(DatasetError, match="No row is left"):
         feed.take(1)
 
 
 def test_rows_found_bad_before_are_passed_over_silently(tmp_path: Path):
-    feed = PromptFeed(pictured(tmp_path, bad={2: cut}), encode, shuffle=False, on_bad_media="skip", left_out=[2])
+    feed = PromptFeed(pictured(tmp_path, bad={2: cut}), encode, shuffle=False, leave_out=(MediaError,), left_out=[2])
     assert [p.sample.id for p in feed.take(3)] == ["0", "1", "3"]
 
 
@@ -195,6 +216,22 @@ def test_one_file_named_by_many_rows_is_read_once(tmp_path: Path):
     samples = Samples(rows, columns=Columns(), template=Template())
     report = check_media(samples, read.append, threads=1)
     assert (len(read), report.media, report.rows) == (1, 1, 50)
+
+
+def test_one_file_as_a_clip_and_as_a_sound_is_read_as_both(tmp_path: Path):
+    (tmp_path / "a.mp4").write_bytes(b"0")
+    rows = rows_from_python([{"video": "a.mp4", "audio": "a.mp4", "problem": "?", "solution": 1}] * 9, base=tmp_path)
+    read: list[str] = []
+
+    def hears_nothing(medium: Media) -> None:
+        read.append(medium.kind)
+        if medium.kind == "audio":
+            raise MediaError("No sound.")
+
+    samples = Samples(rows, columns=Columns(), template=Template())
+    with pytest.raises(MediaError, match="9 of 9 rows"):
+        check_media(samples, hears_nothing, threads=1)
+    assert sorted(read) == ["audio", "video"]
 
 
 def test_only_the_rows_asked_for_are_checked(tmp_path: Path):

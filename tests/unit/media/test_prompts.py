@@ -11,7 +11,7 @@ from PIL import Image
 
 from mmgrpo.config.data import Data
 from mmgrpo.config.media import ImageLimits
-from mmgrpo.errors import MediaError, ProcessorError
+from mmgrpo.errors import MediaError, ProcessorError, PromptTooLong
 from mmgrpo.media.adapters import Adapters, built_in
 from mmgrpo.media.prompts import PromptBuilder
 from mmgrpo.media.template import prefill_of
@@ -142,7 +142,7 @@ def test_too_long_prompts_are_refused_with_their_sizes_and_never_cut(builder):
     sample = ask("How many?", picture(560, 560), id="row-3")
     whole = builder().encode(sample)
     needs = len(whole.token_ids)
-    with pytest.raises(ProcessorError) as caught:
+    with pytest.raises(PromptTooLong) as caught:
         builder(max_prompt_tokens=64).encode(sample)
     message = str(caught.value)
     assert f"prompt needs {needs} tokens, limit is 64, of which 400 are for the picture" in message
