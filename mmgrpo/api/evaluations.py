@@ -41,6 +41,27 @@ def write_evaluation(run: RunFolder, report: Report, *, name: str) -> None:
     write_atomic(folder / f"{name}.json", json.dumps(report.summary(), indent=2, default=str) + "\n")
 
 
+def free_name(run: RunFolder, report: Report, *, name: str) -> str:
+    """Name the files of an evaluation so that it replaces only one of the same settings.
+
+    Args:
+        run: The run folder.
+        report: What was found.
+        name: To start from.
+
+    Returns:
+        ``name``, or with the next free number behind it.
+    """
+    settings = json.loads(json.dumps(dict(report.settings), default=str))
+    number, free = 1, name
+    while (file := run.evaluations / f"{free}.json").is_file():
+        if json.loads(file.read_text(encoding="utf-8"))["settings"] == settings:
+            break
+        number += 1
+        free = f"{name}-{number}"
+    return free
+
+
 def read_evaluation(run: RunFolder, *, name: str) -> Report | None:
     """Read back what :func:`write_evaluation` wrote.
 

@@ -7,13 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mmgrpo.api.judging import given_samples, held_out, judge
 from mmgrpo.assemble import Assembly
 from mmgrpo.data.mixture import AnySamples
-from mmgrpo.data.opening import open_samples
 from mmgrpo.errors import ConfigError, explain
 from mmgrpo.evaluate.report import Report, paired_gain
-from mmgrpo.evaluate.run import evaluate
-from mmgrpo.evaluate.settings import eval_settings
 from mmgrpo.observe.runfolder import RunFolder
 from mmgrpo.observe.sinks import read_rows
 from mmgrpo.policy.policy import Policy
@@ -68,21 +66,7 @@ class Run:
         Raises:
             ConfigError: The run has no held-out rows and none are given.
         """
-        report = evaluate(
-            self.assembly.engine,
-            self.assembly.rewards,
-            self.held_out(rows, limit=limit),
-            self.assembly.encode,
-            settings=eval_settings(
-                self.assembly.config,
-                sampling=sampling_of(self.assembly.config.rollout),
-                rewards=self.assembly.rewards.names,
-            ),
-            step=self.steps,
-            on_rows=on_rows,
-        )
-        self.assembly.engine.metrics()  # figures of these completions are no figures of the next step
-        return report
+        return judge(self.assembly, self.held_out(rows, limit=limit), step=self.steps, on_rows=on_rows)
 
     def held_out(self, rows: Any = None, *, limit: int | None = None) -> Sequence[Sample]:
         """Give the samples that :meth:`evaluate` uses; arguments as there.
@@ -90,36 +74,49 @@ class Run:
         Raises:
             ConfigError: The run has no held-out rows and none are given.
         """
-        samples = self.assembly.eval if rows is None else self._samples(rows)
-        if samples is None:
-            raise ConfigError(
-                explain("The run has no held-out rows", where="data.eval", fix="Pass rows, or set data.eval.")
-            )
-        section = self.assembly.config.eval
-        if limit is None and rows is None and section is not None:
-            limit = section.limit
-        return samples if limit is None or limit >= len(samples) else _First(samples, limit)
+        return held_out(self.assembly, rows, limit=limit)
 
     def generate(
-        self, sample: Sample | Mapping[str, Any], *, count: int = 1, temperature: float | None = None
+        self, sample: Sample | Mapping[str, Any] | str, *, count: int = 1, temperature: float | None = None
     ) -> list[str]:
         """Let the policy write.
 
         Args:
-            sample: A sample (``run.samples()[0]``) or a row of the data.
-            count: Completions.
+            sample: A sample (``run.samples()[0]``), a row of the data, or a text that is asked as it stands.
+            count: Completions, at least 1.
             temperature: 0 is greedy; None: greedy for one completion, the rollout's temperature for several.
 
         Returns:
             The texts.
+
+        Raises:
+            ConfigError: What is asked is none of these, or a number is out of its range.
+            DataError: The row cannot be read.
         """
-        if not isinstance(sample, Sample):
-            sample = self._samples([dict(sample)])[0]
+        asked = self._asked(sample)
         if temperature is None:
             temperature = 0.0 if count == 1 else self.assembly.config.rollout.temperature
+        for name, value, least in (("count", count, 1), ("temperature", temperature, 0)):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
+                raise ConfigError(explain(f"{name} is out of range", expected=f"at least {least}", got=repr(value)))
         sampling = replace(sampling_of(self.assembly.config.rollout), temperature=temperature, stream="generate")
-        group = self.assembly.engine.generate([self.assembly.encode(sample, 0)], [count], sampling)[0]
+        group = self.assembly.engine.generate([self.assembly.encode(asked, 0)], [count], sampling)[0]
         return [c.text for c in group.completions]
+
+    def _asked(self, sample: Sample | Mapping[str, Any] | str) -> Sample:
+        if isinstance(sample, Sample):
+            return sample
+        if isinstance(sample, str):
+            return Sample(id="given", messages=({"role": "user", "content": sample},))
+        if isinstance(sample, Mapping):
+            return given_samples(self.assembly, [dict(sample)])[0]
+        raise ConfigError(
+            explain(
+                "The policy cannot be asked this",
+                expected="a sample (run.samples()[0]), one row as a mapping, or a text",
+                got=f"{type(sample).__name__}: {sample!r:.80}",
+            )
+        )
 
     def samples(self) -> AnySamples:
         """The run's held-out samples, or its training samples where it has none."""
@@ -155,21 +152,3 @@ class Run:
             "before": self.before.metrics() if self.before else None,
             "after": self.after.metrics() if self.after else None,
         }
-
-    def _samples(self, rows: Any) -> AnySamples:
-        samples = open_samples(self.assembly.config.data, None, rows, base=self.assembly.loaded.folder, needed="rows")
-        assert samples is not None  # rows were given
-        return samples
-
-
-class _First(Sequence[Sample]):
-    """The first samples, each made when it is asked for."""
-
-    def __init__(self, samples: Sequence[Sample], count: int) -> None:
-        self._samples, self._count = samples, count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._samples[range(self._count)[index]] if isinstance(index, int) else list(self)[index]

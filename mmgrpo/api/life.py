@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mmgrpo.api.handle import Run
+from mmgrpo.api.judging import judge_shown
 from mmgrpo.api.records import Records
 from mmgrpo.assemble import Assembly, assemble_loop, open_feed, open_optimizer, open_warm_start
 from mmgrpo.checks.applies import Applies
@@ -71,9 +72,7 @@ class Life:
                 steps = self._all(records, stop)
         except BaseException as error:
             self.assembly.rewards.close()
-            if isinstance(error, KeyboardInterrupt):
-                error.run_folder = self.folder.path  # type: ignore[attr-defined]  # where the caller may go on
-            elif latest(self.folder.checkpoints) is not None:
+            if not isinstance(error, KeyboardInterrupt) and latest(self.folder.checkpoints) is not None:
                 self.progress.say(f"The run has failed. When the cause is mended, go on: {self._again()}")
             raise
         finally:
@@ -109,6 +108,8 @@ class Life:
         optimizer = open_optimizer(self.assembly, total)
         with closing(open_feed(self.assembly)) as feed:
             steps = self._steps(total, stop, records, feed, optimizer)
+            if self.resumed:
+                records.keep_config()
             if steps.saved is None and self.config.warm_start and self.config.train.save_steps:
                 steps.save()
             self._evaluate_before(steps, records)
@@ -241,13 +242,7 @@ class Life:
                 steps.save(again=True)
 
     def _evaluate(self, step: int, records: Records) -> Report:
-        run = Run(
-            assembly=self.assembly, folder=self.folder, before=None, after=None, steps=step, seconds=0.0, stopped=None
-        )
-        rows = len(run.held_out())
-        ways = 2 if self.config.eval is None or self.config.eval.sampled else 1
-        with self.progress.phase("evaluation", ways * rows, unit="row", every=0) as advance:
-            report = run.evaluate(on_rows=lambda rows: advance({}, rows))
+        report = judge_shown(self.assembly, self.progress, step=step)
         records.write_report(report)
         return report
 

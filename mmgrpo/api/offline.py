@@ -11,8 +11,8 @@ from typing import Any
 from rich.console import Console
 
 from mmgrpo.api.begin import Rewards, joined, nested, written
-from mmgrpo.api.evaluations import evaluation_name, table_rows, write_evaluation
-from mmgrpo.api.handle import Run
+from mmgrpo.api.evaluations import evaluation_name, free_name, table_rows, write_evaluation
+from mmgrpo.api.judging import judge_shown
 from mmgrpo.api.quiet import quiet_bars
 from mmgrpo.assemble import Given, assemble
 from mmgrpo.config.load import LoadedConfig, Overrides, load
@@ -20,7 +20,7 @@ from mmgrpo.config.paths import find_file
 from mmgrpo.errors import ConfigError, explain
 from mmgrpo.evaluate.report import Report
 from mmgrpo.observe.progress import Progress
-from mmgrpo.observe.runfolder import RunFolder, create_run_folder
+from mmgrpo.observe.runfolder import RunFolder, common_folder
 from mmgrpo.observe.tables import print_facts, results_table
 from mmgrpo.policy.folders import find_policy_folder, settings_of
 from mmgrpo.policy.merging import merge_adapter
@@ -54,7 +54,8 @@ def evaluate(
         console: Where to print; default: standard error.
 
     Returns:
-        The report. It is also written to ``evaluations/`` of the run, or of a new folder under ``runs/``.
+        The report. It is also written to ``evaluations/`` of the run, or of ``runs/eval-MODEL``; only an earlier one
+        of the same rows and settings is replaced.
 
     Raises:
         ConfigError: There are no rows, or something does not fit.
@@ -71,19 +72,25 @@ def evaluate(
     given = Given(rewards=rewards, eval_rows=None if isinstance(data, str | Path) else data)
     with quiet_bars():
         assembly = assemble(loaded, given, training=False)
-    folder = found.folder or create_run_folder(loaded.config.train.output_dir, loaded.name)
-    run = Run(assembly=assembly, folder=folder, before=None, after=None, steps=found.step, seconds=0.0, stopped=None)
     try:
         with progress:
-            report = run.evaluate(limit=limit)
-        name = f"eval_{report.settings['data_sha256'][:8]}_{evaluation_name(found.step)}"
-        write_evaluation(folder, report, name=name)
+            report = judge_shown(assembly, progress, step=found.step, limit=limit)
     finally:
-        run.close()
+        assembly.rewards.close()
+    folder = found.folder or common_folder(loaded.config.train.output_dir, _short(target))
+    name = f"eval_{report.settings['data_sha256'][:8]}_{evaluation_name(found.step)}"
+    name = free_name(folder, report, name=name)
+    write_evaluation(folder, report, name=name)
     facts = {"model": loaded.config.model.name, "written to": str(folder.evaluations / f"{name}.json")}
     progress.console.print(results_table(table_rows(report), title=f"{report.greedy.rows} held-out rows"))
     print_facts(progress.console, facts)
     return report
+
+
+def _short(target: str | Path) -> str:
+    """Name a model: a folder by its last two parts, which tell ``step-40/policy`` apart."""
+    path = Path(target).expanduser()
+    return "-".join(path.absolute().parts[-2:]) if path.is_dir() else str(target)
 
 
 def merge(run: str | Path, out: str | Path) -> Path:

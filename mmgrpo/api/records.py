@@ -17,6 +17,8 @@ from mmgrpo.api.evaluations import (
     write_evaluation,
 )
 from mmgrpo.assemble import Assembly
+from mmgrpo.config.changes import changes
+from mmgrpo.config.load import load
 from mmgrpo.config.show import render, sizes
 from mmgrpo.evaluate.report import Report
 from mmgrpo.evaluate.run import choose_metric
@@ -92,6 +94,15 @@ class Records:
             say(f"rows left out, because their media cannot be read: {len(self.assembly.left_out)}")
         if last_step is not None:
             say(f"resumed after step {last_step}" if last_step >= 0 else "no checkpoint yet: starting again")
+
+    def keep_config(self) -> None:
+        """Make the overrides of a resume part of the run, once its checkpoint is read."""
+        now = self.assembly.config
+        found = changes(load(self.folder.config).config, now)
+        if found:
+            self.folder.replace_config(render(now), changed=found)
+            told = ", ".join(f"{key} {change}" for key, change in found.items())
+            self.progress.say(f"changed for this run from now on: {told}")
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write one row of metrics."""

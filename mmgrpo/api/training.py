@@ -76,4 +76,15 @@ def train(
             in_python=any(v is not None for v in (rewards, train_rows, eval_rows)),
         )  # fmt: skip
         with progress, folder.held():
-            return life.live()
+            return _lived(life)
+
+
+def _lived(life: Life) -> Run:
+    """Live; a failed start leaves no empty folder behind, and an interrupted run tells its caller where to go on."""
+    try:
+        return life.live()
+    except BaseException as error:
+        gone = not life.resumed and life.folder.remove_if_empty()
+        if isinstance(error, KeyboardInterrupt) and not gone:
+            error.run_folder = life.folder.path  # type: ignore[attr-defined]
+        raise

@@ -63,16 +63,23 @@ def _train(arguments: argparse.Namespace) -> int:
     try:
         run = api.train(config, overrides=overrides, resume=resume)
     except KeyboardInterrupt as interrupt:
-        folder = getattr(interrupt, "run_folder", None)
-        words = ["mmgrpo", "train", *([] if folder else [config or "", *overrides]), "--resume", str(folder or "")]
-        again = shlex.join(word for word in words if word)
-        raise Stopped(f"Stopped. Go on with:  {again}") from interrupt
+        raise Stopped(_stopped(config, overrides, getattr(interrupt, "run_folder", None), resume)) from interrupt
     if run.stopped and run.stopped in signal.Signals.__members__:  # the API has saved, and printed how to go on
         return 128 + signal.Signals[run.stopped]
     if arguments.require_improvement and not run.improved():
         print("mmgrpo: held-out accuracy did not rise by more than two standard errors", file=sys.stderr)
         return 1
     return 0
+
+
+def _stopped(config: str | None, overrides: list[str], folder: Path | None, resume: str | bool) -> str:
+    """Say how to go on: in the run folder, or from the start where nothing was there to keep."""
+    if folder is not None:
+        return f"Stopped. Go on with:  {shlex.join(['mmgrpo', 'train', '--resume', str(folder)])}"
+    again = [] if resume is False else ["--resume"] if resume is True else ["--resume", str(resume)]
+    words = shlex.join(["mmgrpo", "train", *([config] if config else []), *overrides, *again])
+    kept = "Nothing was done yet. Start again with" if resume is False else "Go on with"
+    return f"Stopped. {kept}:  {words}"
 
 
 def _require_evaluation(config: str, overrides: list[str]) -> None:

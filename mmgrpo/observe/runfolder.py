@@ -60,8 +60,8 @@ class RunFolder:
         """Write what is known when a run starts or is resumed.
 
         Args:
-            config: The resolved configuration, as YAML. On resume an existing one is kept, and a different one is
-                written beside it as ``config.resumed-N.yaml``.
+            config: The resolved configuration, as YAML. On resume an existing one is kept, until
+                :meth:`replace_config`.
             folder: Where relative paths of the configuration start.
             source: The YAML that it came from, if any.
             facts: More to keep, for example the device.
@@ -72,10 +72,43 @@ class RunFolder:
         starts = self.starts()
         if not self.config.exists():
             write_atomic(self.config, config)
-        elif self.config.read_text(encoding="utf-8") != config:
-            write_atomic(self.path / f"config.resumed-{len(starts)}.yaml", config)
         entry = {"folder": str(folder), "source": str(source) if source else None, **describe_environment(), **facts}
         write_atomic(self.origin, json.dumps([*starts, entry], indent=2, default=str) + "\n")
+
+    def replace_config(self, config: str, *, changed: Mapping[str, str]) -> None:
+        """Make the configuration of this start that of the run, so that the next resume goes on with it.
+
+        The one of before is kept as ``config.before-start-N.yaml``, and the newest entry of ``run.json`` says what has
+        changed.
+
+        Args:
+            config: The resolved configuration, as YAML.
+            changed: By key: old and new value.
+
+        Raises:
+            CheckpointError: The disk is full.
+        """
+        starts = self.starts()
+        write_atomic(self.path / f"config.before-start-{len(starts)}.yaml", self.config.read_bytes())
+        write_atomic(self.config, config)
+        written = json.dumps([*starts[:-1], {**starts[-1], "changed": dict(changed)}], indent=2, default=str)
+        write_atomic(self.origin, written + "\n")
+
+    def remove_if_empty(self) -> bool:
+        """Remove the folder of a start that came to nothing: no step, evaluation or checkpoint, no file of others.
+
+        Returns:
+            Whether it is gone.
+        """
+        found = {path.name for path in self.path.iterdir()}
+        if not found <= {self.config.name, self.origin.name, self.metrics.name}:
+            return False
+        if self.metrics.exists() and self.metrics.stat().st_size:
+            return False
+        for name in found:
+            (self.path / name).unlink()
+        self.path.rmdir()
+        return True
 
     @contextlib.contextmanager
     def held(self) -> Generator[None]:
@@ -150,6 +183,27 @@ def create_run_folder(template: str, name: str) -> RunFolder:
             number += 1
         except OSError as error:
             raise cannot_write(path, error) from error
+
+
+def common_folder(template: str, name: str) -> RunFolder:
+    """Make the folder that all evaluations of a model without a run share, unless it is there.
+
+    Args:
+        template: As for :func:`create_run_folder`.
+        name: Of the model, whatever its characters.
+
+    Returns:
+        ``runs/eval-NAME``.
+
+    Raises:
+        CheckpointError: It cannot be made.
+    """
+    path = _place(template, "eval-" + re.sub(r"[^\w.-]+", "-", name).strip("-"))
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    return RunFolder(path)
 
 
 def open_run_folder(path: str | Path) -> RunFolder:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 import mmgrpo
 from mmgrpo.cli import main
-from mmgrpo.errors import ConfigError
+from mmgrpo.errors import ConfigError, RewardError
 
 QUIET = Console(file=io.StringIO())
 
@@ -140,6 +140,49 @@ def test_a_bare_model_is_evaluated_on_a_dataset_file_and_on_a_file_of_rows(train
     (tmp_path / "rows.jsonl").write_text(json.dumps({"image": "a.png", "problem": "?", "solution": "3"}) + "\n")
     report = mmgrpo.evaluate("tiny:qwen2_5_vl", data="rows.jsonl", overrides=short, console=QUIET)
     assert [row.answer for row in report.greedy_rows] == ["3"]
+
+
+def test_bare_models_are_evaluated_into_one_folder_that_keeps_what_differs(train, tmp_path):
+    rows = [{"image": train().samples()[0].media[0].source, "problem": "?", "solution": "3"}]
+
+    def evaluate(length):
+        changes = {"rollout.max_completion_length": length, "train.output_dir": str(tmp_path / "e" / "{name}")}
+        mmgrpo.evaluate("tiny:qwen2_5_vl", data=rows, overrides=changes, console=QUIET)
+
+    for length in (4, 4, 5, 4):
+        evaluate(length)
+    assert [path.name for path in (tmp_path / "e").iterdir()] == ["eval-tiny-qwen2_5_vl"]
+    found = (tmp_path / "e" / "eval-tiny-qwen2_5_vl" / "evaluations").glob("*.json")
+    lengths = [json.loads(path.read_text())["settings"]["max_completion_length"] for path in found]
+    assert sorted(lengths) == [4, 5]
+
+
+def test_an_evaluation_that_fails_leaves_no_folder(tmp_path):
+    changes = {"train.output_dir": str(tmp_path / "e" / "{name}")}
+
+    def fails(completions, answer):
+        raise ValueError("no")
+
+    rows = [{"problem": "?", "solution": "3"}]
+    with pytest.raises(RewardError):
+        mmgrpo.evaluate("tiny:qwen2_5_vl", data=rows, rewards=[fails], overrides=changes, console=QUIET)
+    assert not (tmp_path / "e").exists()
+
+
+@pytest.mark.parametrize("asked", [5, None, ["hello"]])
+def test_what_the_policy_cannot_be_asked_is_told(asked, train):
+    with pytest.raises(ConfigError, match=r"cannot be asked this[^$]*run\.samples"):
+        train().generate(asked)
+
+
+def test_the_policy_may_be_asked_a_text(train):
+    run = train()
+    assert len(run.generate("hello", count=2)) == 2
+    for wrong in ({"count": 0}, {"count": True}, {"temperature": -1}, {"temperature": "hot"}):
+        with pytest.raises(ConfigError, match="out of range"):
+            run.generate("hello", **wrong)
+    with pytest.raises(ConfigError, match="at least 1"):
+        run.evaluate(limit=0)
 
 
 def test_a_dataset_file_wins_over_the_rows_of_the_run(train, tmp_path):

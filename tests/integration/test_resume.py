@@ -248,7 +248,7 @@ def test_a_finished_run_that_is_resumed_evaluates_nothing_again_and_changes_noth
     run = train(eval={})
     before = (run.path / "metrics.jsonl").read_bytes()
     checkpoint = latest(run.path / "checkpoints").stat().st_mtime_ns
-    monkeypatch.setattr("mmgrpo.api.handle.evaluate", None)
+    monkeypatch.setattr("mmgrpo.api.judging.evaluate", None)
     again = train(resume=run.path)
     assert again.after.greedy_rows == run.after.greedy_rows
     assert (run.path / "metrics.jsonl").read_bytes() == before
@@ -266,6 +266,28 @@ def test_resuming_with_another_length_goes_on_from_where_it_stood(train):
     more = mmgrpo.train(resume=run.path, train={"num_steps": 5})
     assert more.steps == 5
     assert [row["step"] for row in more.metrics()] == [1, 2, 3, 4, 5]
+
+
+def test_what_a_resume_changes_is_part_of_the_run_from_then_on(train, capsys):
+    run = train(on_step=stop_at(2))
+    first = run.folder.config.read_text()
+    assert main(["train", "--resume", str(run.path), "train.num_steps=4", "observe.log_completions=1"]) == 0
+    assert "train.num_steps 3 -> 4, observe.log_completions 100 -> 1" in capsys.readouterr().err
+    assert mmgrpo.load_config(run.folder.config).train.num_steps == 4
+    assert (run.path / "config.before-start-2.yaml").read_text() == first
+    assert run.folder.starts()[-1]["changed"] == {"train.num_steps": "3 -> 4", "observe.log_completions": "100 -> 1"}
+    again = mmgrpo.train(resume=run.path, train={"max_seconds": 3600.0})
+    assert again.steps == 4
+    assert again.assembly.config.observe.log_completions == 1
+
+
+def test_a_resume_that_fails_changes_nothing(train):
+    run = train(on_step=stop_at(2))
+    before = run.folder.config.read_text()
+    with pytest.raises(CheckpointError):
+        mmgrpo.train(resume=run.path, overrides=["loss.beta=0.1"])
+    assert run.folder.config.read_text() == before
+    assert train(resume=run.path).steps == 3
 
 
 def test_what_is_not_a_run_cannot_be_resumed(tmp_path, train, capsys):

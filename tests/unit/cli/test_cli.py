@@ -135,8 +135,16 @@ def test_an_interrupt_prints_the_command_that_goes_on(api, capsys):
     assert main(["train", "x.yaml"]) == 130
     assert "mmgrpo train --resume 'runs/my run'" in capsys.readouterr().err
     raising(api, KeyboardInterrupt())
+    assert main(["train", "--resume", "runs/x", "a=1"]) == 130
+    assert "Go on with:  mmgrpo train a=1 --resume runs/x" in capsys.readouterr().err
+
+
+def test_an_interrupt_before_there_is_a_run_folder_does_not_tell_to_resume(api, capsys):
+    raising(api, KeyboardInterrupt())
     assert main(["train", "x.yaml", "a=1"]) == 130
-    assert "mmgrpo train x.yaml a=1 --resume" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "Start again with:  mmgrpo train x.yaml a=1" in told
+    assert "--resume" not in told
 
 
 def test_a_warning_is_one_line_without_a_place_in_the_source(api, capsys):

@@ -86,8 +86,25 @@ def test_a_start_is_written_down_and_a_resume_adds_to_it(tmp_path):
     assert starts[0]["source"] == "/yaml/my.yaml"
     assert "torch" in starts[0]["packages"]
     assert folder.config.read_text() == "a: 1\n"
-    assert (folder.path / "config.resumed-2.yaml").read_text() == "a: 2\n"
     assert open_run_folder(folder.path).base_folder() == Path("/other")
+    folder.replace_config("a: 2\n", changed={"a": "1 -> 2"})
+    assert folder.config.read_text() == "a: 2\n"
+    assert (folder.path / "config.before-start-3.yaml").read_text() == "a: 1\n"
+    assert [start.get("changed") for start in folder.starts()] == [None, None, {"a": "1 -> 2"}]
+
+
+def test_only_a_folder_that_holds_nothing_of_a_run_is_removed(tmp_path):
+    folder = create_run_folder(str(tmp_path / "r"), "r")
+    folder.write_start(config="a: 1\n", folder=tmp_path, source=None, facts={})
+    folder.metrics.write_text("{}\n")
+    assert not folder.remove_if_empty()
+    folder.metrics.write_text("")
+    (folder.path / "notes.txt").write_text("mine")
+    assert not folder.remove_if_empty()
+    assert folder.config.exists()
+    (folder.path / "notes.txt").unlink()
+    assert folder.remove_if_empty()
+    assert not folder.path.exists()
 
 
 def test_what_is_not_a_run_folder_is_refused(tmp_path):
