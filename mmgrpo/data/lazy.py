@@ -103,11 +103,32 @@ class ListedRows(Rows):
 
     def read(self, index: int) -> Row:
         """Return row ``index`` with None for the columns that it lacks."""
-        return dict.fromkeys(self.columns) | dict(self._rows[index])
+        return dict.fromkeys(self.columns) | plain(dict(self._rows[index]))
 
     def where(self, index: int) -> str:
         """Say which row of the list."""
         return f"{self.name}, row {index}"
+
+
+def plain(value: Any) -> Any:
+    """Write what data frames and numpy make of plain values as those again; arrays of numbers stay arrays.
+
+    Args:
+        value: A row, or what a row holds.
+
+    Example:
+        >>> plain({"n": np.int64(3), "images": np.array(["a.png", None], dtype=object)})
+        {'n': 3, 'images': ['a.png', None]}
+    """
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray) and value.dtype.kind in "OUS":
+        return [plain(one) for one in value.tolist()]
+    if isinstance(value, dict):
+        return {key: plain(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [plain(one) for one in value]
+    return value
 
 
 def choose(rows: Rows, limit: int | None, *, seed: int) -> Rows:

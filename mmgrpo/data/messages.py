@@ -18,8 +18,6 @@ from mmgrpo.data.formats.tags import split_tags
 from mmgrpo.errors import DatasetError, explain
 from mmgrpo.types import Message
 
-_SOURCE_KEYS = ("path", "url")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
@@ -94,6 +92,7 @@ def converse(
                 where=where,
                 expected="a user message, and no assistant message after it",
                 got=" -> ".join(turn["role"] for turn in turns) or "no messages",
+                fix="Leave the assistant's last message out, or give the rows as format: swift: then it is the truth.",
             )
         )
     turns[users[-1]]["content"] = _rewritten(turns[users[-1]]["content"], rewrite)
@@ -155,7 +154,7 @@ def _cut(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _own(block: Mapping[str, Any]) -> Any:
     """Return the medium that a block carries, or None."""
-    return next((block[key] for key in (block["type"], *_SOURCE_KEYS) if block.get(key) is not None), None)
+    return block.get(block["type"])
 
 
 def _is_open(block: Mapping[str, Any]) -> bool:

@@ -21,7 +21,7 @@ from mmgrpo.data.synthetic.counting import scene_rows
 from mmgrpo.data.tables import TableRows, one_split
 from mmgrpo.errors import DatasetError, explain
 
-_LIMITED = re.compile(r"(?P<path>.+)#(?P<limit>[1-9][0-9]*)")
+_LIMITED = re.compile(r"(?P<path>.+)#(?P<limit>-?[0-9]+)")
 
 
 def open_rows(source: Single, *, base: Path, seed: int = 0) -> Rows:
@@ -54,6 +54,16 @@ def _with_limit(source: Files, base: Path) -> Files:
     found = _LIMITED.fullmatch(source.path)
     if found is None or find_path(source.path, base).exists():
         return source
+    if int(found["limit"]) < 1:
+        raise DatasetError(
+            explain(
+                "The limit of rows is below 1",
+                where=source.path,
+                expected="1 or more",
+                got=f"#{found['limit']}",
+                fix="Leave it out to take all rows.",
+            )
+        )
     if source.limit is not None:
         raise DatasetError(
             explain(
@@ -72,7 +82,8 @@ def rows_from_python(
     """Take rows given in Python.
 
     Args:
-        rows: A list of dictionaries, a ``datasets.Dataset``, a dictionary of such splits, or rows opened before.
+        rows: A list of dictionaries, a ``datasets.Dataset``, a dictionary of such splits, a data frame of pandas, or
+            rows opened before.
         name: What messages call them.
         base: Folder that relative media paths start from; default: the working folder.
         split: Which split of a dictionary of splits.
@@ -90,6 +101,12 @@ def rows_from_python(
     folder = base or Path.cwd()
     if isinstance(rows, Rows):
         return _filled(rows)
+    if hasattr(rows, "iloc") and hasattr(rows, "to_dict"):
+        held = rows.astype(object).where(rows.notna(), None).to_dict("records")
+        return rows_from_python(held, name=name, base=base)
+    if isinstance(rows, Mapping) and any(isinstance(column, list) for column in rows.values()):
+        fix = "Write datasets.Dataset.from_dict(columns), or a list with a dictionary for each row."
+        raise DatasetError(explain("These are columns, not rows", where=name, got=", ".join(map(repr, rows)), fix=fix))
     if isinstance(rows, Mapping):
         return rows_from_python(one_split(rows, split, name), name=f"{name} ({split})", base=base)
     if hasattr(rows, "with_format") and hasattr(rows, "column_names") and hasattr(rows, "__len__"):

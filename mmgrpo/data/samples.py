@@ -10,19 +10,23 @@ from pathlib import Path
 from typing import Any, TypeGuard, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mmgrpo.config.data import Columns, Template
 from mmgrpo.data.formats.detect import Format
-from mmgrpo.data.formats.reading import Part, Reading
+from mmgrpo.data.formats.reading import ONE_FORM, Part, Reading, filled
+from mmgrpo.data.formats.values import nesting
 from mmgrpo.data.forms import check_columns, form_of, template_names
 from mmgrpo.data.lazy import Row, Rows
 from mmgrpo.data.messages import Conversation, ask, converse
 from mmgrpo.data.places import Places, locate
 from mmgrpo.data.templates import fill
-from mmgrpo.errors import DatasetError, MediaError, explain
-from mmgrpo.types import Media, Sample
+from mmgrpo.errors import DatasetError, MediaError, MmgrpoError, explain
+from mmgrpo.types import Media, Message, Sample
 
 _PLAIN = "{{ prompt }}"
+_PEEK = 64
+"""Rows looked at for the columns, where the first cannot be read."""
 
 
 class Samples(Sequence[Sample]):
@@ -98,8 +102,13 @@ class Samples(Sequence[Sample]):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns that rewards may ask for."""
-        return tuple(self[0].extras) if len(self) else ()
+        """Columns that rewards may ask for: every row has the same, so the first that can be read tells."""
+        for index in range(min(len(self), _PEEK)):
+            try:
+                return tuple(self[index].extras)
+            except MmgrpoError:  # the row is refused when it is drawn, or when it is checked
+                continue
+        return self.rows.columns
 
     def column(self, name: str) -> list[Any]:
         """Read one column of all rows, in order; a row without it has None."""
@@ -145,6 +154,8 @@ def to_sample(
     reading = form.read(row, columns, where)
     values = {**row, **reading.added}
     talk = _conversation(reading, values, template, where)
+    if not talk.media and not any(map(_says, talk.messages)):
+        raise DatasetError(explain("The prompt is empty", where=where, got=f"filled are {filled(row)}", fix=ONE_FORM))
     allowed = places or Places(base=Path.cwd())
     own_id = row[columns.id] if columns.id else reading.id
     return Sample(
@@ -182,7 +193,8 @@ def _conversation(reading: Reading, values: Row, template: Template, where: str)
                 "The prompt is not text",
                 where=where,
                 expected="text or chat messages",
-                got="nothing" if prompt is None else repr(prompt)[:200],
+                got=f"nothing; filled are {filled(values)}" if prompt is None else repr(prompt)[:200],
+                fix=ONE_FORM if prompt is None else "",
             )
         )
     text = _user(values, template, where)
@@ -190,6 +202,13 @@ def _conversation(reading: Reading, values: Row, template: Template, where: str)
         chat = [{"role": "user", "content": text}]
         return converse(chat, system=system, media=reading.media, rewrite=str, where=where, tags=True)
     return ask(text, system=system, media=reading.media)
+
+
+def _says(message: Message) -> bool:
+    """Tell whether a message that is not the system's has words."""
+    content = () if message["role"] == "system" else message["content"]
+    texts = [content] if isinstance(content, str) else [block.get("text", "") for block in content]
+    return any(text.strip() for text in texts)
 
 
 def _user(values: Mapping[str, Any], template: Template, where: str) -> str:
@@ -203,27 +222,37 @@ def _is_chat(prompt: Any) -> TypeGuard[Sequence[Any]]:
 def _medium(part: Part, places: Places, where: str) -> Media:
     column = f"{where}, column {part.column}" if part.column else f"{where}, its messages"
     source, rate = _carried(part, column)
-    if isinstance(source, list) and part.kind == "video":
-        source = [locate(frame, places, where=column) for frame in source]
-    else:
-        source = locate(source, places, where=column)
+    source = locate(source, places, where=column)
     name = part.name or (str(source) if isinstance(source, Path) else column)
     return Media(kind=part.kind, source=source, rate=part.rate if rate is None else rate, name=name)  # type: ignore[arg-type]
 
 
 def _carried(part: Part, where: str) -> tuple[Any, float | None]:
-    """Take a decoded sound (``{"array", "sampling_rate"}``) out of its dictionary; anything else is its own source."""
+    """Take a decoded sound (``{"array", "sampling_rate"}``) out of its dictionary, and numbers out of their lists."""
     source, rate = part.source, None
-    if part.kind != "audio":
-        return source, rate
-    if isinstance(source, Mapping) and source.get("array") is not None:
+    if part.kind == "audio" and isinstance(source, Mapping) and source.get("array") is not None:
         source, rate = source["array"], source.get("sampling_rate")
-    elif not isinstance(source, list):
+    elif not nesting(source):
         return source, rate
     try:
-        return np.asarray(source, dtype=np.float32), None if rate is None else float(rate)
-    except (TypeError, ValueError) as error:
-        expected = 'numbers, and their sampling rate: {"array": […], "sampling_rate": 16000}'
+        known = None if rate is None else float(rate)
+        return (_array(source, part.kind) if isinstance(source, list | tuple) else source), known
+    except (TypeError, ValueError, OverflowError) as error:
+        expected = "numbers in lists of equal length"
+        if part.kind == "audio":
+            expected = 'numbers, and their sampling rate: {"array": […], "sampling_rate": 16000}'
         raise MediaError(
-            explain("A sound is not made of numbers", where=where, expected=expected, got=str(error))
+            explain(f"A {_NOUNS[part.kind]} is not made of numbers", where=where, expected=expected, got=str(error))
         ) from error
+
+
+_NOUNS = {"image": "picture", "audio": "sound", "video": "clip"}
+
+
+def _array(numbers: Sequence[Any], kind: str) -> NDArray[Any]:
+    """Make an array of numbers in lists: floats, or pixels of 8 bits where all are whole numbers below 256."""
+    if kind == "audio":
+        return np.asarray(numbers, dtype=np.float32)
+    found = np.asarray(numbers)
+    whole = found.dtype.kind in "iu" and found.size and found.min() >= 0 and found.max() <= 255
+    return found.astype(np.uint8) if whole else found.astype(np.float32)

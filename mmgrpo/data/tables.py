@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mmgrpo.data.lazy import Row, Rows
+from mmgrpo.data.lazy import Row, Rows, plain
 from mmgrpo.errors import DatasetError, explain
 
 
@@ -31,7 +31,7 @@ class TableRows(Rows):
 
     def read(self, index: int) -> Row:
         """Read one row as plain Python values."""
-        return self._dataset[index] if self._transformed else self._dataset[index : index + 1].to_pylist()[0]
+        return plain(self._dataset[index]) if self._transformed else self._dataset[index : index + 1].to_pylist()[0]
 
     def where(self, index: int) -> str:
         """Name the source and the row."""

@@ -18,13 +18,17 @@ _KINDS = {
     "input_text": "text",
 }
 """What other blocks are called, and what they hold."""
+_MEDIA = ("image", "video", "audio")
+_HOLDERS = ("source", "url", "path", "base64")
+"""Keys under which a block may hold its medium, beside its kind and its own name."""
 
 
 def plain_block(block: Mapping[str, Any]) -> dict[str, Any]:
     """Write a block as ``{"type": "text", "text": …}`` or ``{"type": kind, kind: source}``.
 
     Args:
-        block: A content block; keys that are None are dropped (arrow tables fill those in).
+        block: A content block; keys that are None are dropped (arrow tables fill those in). One without a type is
+            what its only key says.
 
     Returns:
         The block; one of a type that is not known stays as it is, for the caller to refuse.
@@ -32,20 +36,39 @@ def plain_block(block: Mapping[str, Any]) -> dict[str, Any]:
     Example:
         >>> plain_block({"type": "image_url", "image_url": {"url": "a.png"}, "text": None})
         {'type': 'image', 'image': 'a.png'}
-        >>> plain_block({"type": "image", "text": None})
-        {'type': 'image'}
+        >>> plain_block({"type": "image", "text": None}), plain_block({"text": "How many?"})
+        ({'type': 'image'}, {'type': 'text', 'text': 'How many?'})
     """
     kept = {key: value for key, value in block.items() if value is not None}
-    name = kept.get("type")
-    if isinstance(name, str) and name in _KINDS:
-        kind = _KINDS[name]
-        if kind == "text":
-            return {"type": "text", "text": kept.get("text")}
-        source = _held(kept.get(name, kept.get(kind)), kind)
-        return {"type": kind} if source is None else {"type": kind, kind: source}
-    if isinstance(name, str) and name in ("image", "video", "audio") and isinstance(kept.get("source"), Mapping):
-        return {"type": name, name: _source(kept["source"])}
-    return kept
+    said = [key for key in ("text", *_MEDIA, *_KINDS) if key in kept]
+    name = kept.get("type", said[0] if len(said) == 1 else None)
+    kind = _KINDS.get(name, name) if isinstance(name, str) else None
+    if kind == "text":
+        return {"type": "text", "text": kept.get("text")}
+    if kind not in _MEDIA:
+        return kept
+    source = medium_of(kept, kind, name=str(name))
+    return {"type": kind} if source is None else {"type": kind, kind: source}
+
+
+def medium_of(holder: Mapping[str, Any], kind: str, *, name: str = "") -> Any:
+    """Find the medium in a dictionary that wraps it: a content block, or an entry of a list of media.
+
+    Args:
+        holder: Without keys that are None.
+        kind: "image", "video" or "audio".
+        name: The block's own name, which may be a key too.
+
+    Returns:
+        The medium; None where the dictionary holds none.
+
+    Example:
+        >>> medium_of({"type": "audio", "audio_url": "a.wav"}, "audio"), medium_of({"min_pixels": 9}, "image")
+        ('a.wav', None)
+    """
+    keys = dict.fromkeys((name, kind, f"{kind}_url", *_HOLDERS))
+    found = next((_held(holder[key], kind) for key in keys if holder.get(key) is not None), None)
+    return _held(holder, kind) if found is None and isinstance(holder.get("data"), str) else found
 
 
 def is_foreign(block: Any) -> bool:
@@ -54,18 +77,13 @@ def is_foreign(block: Any) -> bool:
 
 
 def _held(value: Any, kind: str) -> Any:
-    """Find the medium in ``{"url": …}`` or ``{"data": …, "format": …}``."""
+    """Find the medium in ``{"url": …}``, or in ``{"data": …}`` with its format or type; else it is the value."""
     if not isinstance(value, Mapping):
         return value
-    if value.get("data") is not None:
-        data = value["data"]
-        plain = isinstance(data, str) and not data.startswith("data:")
-        return f"data:{kind}/{value.get('format') or 'unknown'};base64,{data}" if plain else data
-    return value.get("url", value.get("path"))
-
-
-def _source(source: Mapping[str, Any]) -> Any:
-    """Find the medium in ``{"type": "base64", "media_type": …, "data": …}`` or ``{"type": "url", "url": …}``."""
-    if source.get("data") is not None:
-        return f"data:{source.get('media_type') or 'application/octet-stream'};base64,{source['data']}"
-    return source.get("url")
+    data = value.get("data")
+    if isinstance(data, str):
+        if data.startswith("data:"):
+            return data
+        format = value.get("media_type") or f"{kind}/{value.get('format') or 'unknown'}"
+        return f"data:{format};base64,{data}"
+    return value["url"] if value.get("url") is not None else value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from mmgrpo.config.data import Columns
-from mmgrpo.data.formats.reading import Reading, answer_of, media_of, prompt_column
+from mmgrpo.data.formats.reading import Reading, answer_of, media_of, prompt_of
 from mmgrpo.data.lazy import Row
 
 PROMPTS = ("problem",)
@@ -30,7 +30,7 @@ def read(row: Row, columns: Columns, where: str) -> Reading:
     """
     media, taken = media_of(row, columns, where)
     return Reading(
-        prompt=row.get(prompt_column(row, columns, PROMPTS) or ""),
+        prompt=prompt_of(row, columns, PROMPTS),
         media=media,
         answer=answer_of(row, columns, ANSWERS),
         tags=True,

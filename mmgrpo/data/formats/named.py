@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mmgrpo.config.data import Columns
-from mmgrpo.data.formats.reading import Reading, answer_of, media_of
+from mmgrpo.data.formats.reading import Reading, answer_of, media_of, prompt_of
 from mmgrpo.data.formats.tags import tags_match
 from mmgrpo.data.lazy import Row
 
@@ -22,6 +22,6 @@ def read(row: Row, columns: Columns, where: str) -> Reading:
         DatasetError: Two columns of one kind of media are filled.
     """
     media, taken = media_of(row, columns, where)
-    prompt = row.get(columns.prompt)
+    prompt = prompt_of(row, columns, ())
     answer = answer_of(row, columns, ANSWERS)
     return Reading(prompt=prompt, media=media, answer=answer, tags=tags_match(prompt, media), media_columns=taken)

@@ -10,8 +10,9 @@ from typing import Any
 
 from mmgrpo.config.data import Columns
 from mmgrpo.data.formats.blocks import is_foreign
-from mmgrpo.data.formats.reading import Reading, answer_of, media_of, prompt_column
+from mmgrpo.data.formats.reading import Reading, answer_of, media_of, prompt_column, prompt_of
 from mmgrpo.data.formats.turns import turns_of, with_system, without_answer
+from mmgrpo.data.formats.values import conversation
 from mmgrpo.data.lazy import Row
 
 PROMPTS = ("messages",)
@@ -24,6 +25,7 @@ def fits(have: Collection[str], rows: Collection[Row]) -> bool:
 
 
 def _has_foreign(messages: Any) -> bool:
+    messages = conversation(messages)
     turns = messages if isinstance(messages, list | tuple) else ()
     contents = [turn.get("content") for turn in turns if isinstance(turn, Mapping)]
     return any(is_foreign(block) for content in contents if isinstance(content, list) for block in content)
@@ -42,6 +44,6 @@ def read(row: Row, columns: Columns, where: str) -> Reading:
     """
     media, taken = media_of(row, columns, where)
     name = prompt_column(row, columns, PROMPTS) or ""
-    turns, last = without_answer(turns_of(row.get(name), f"{where}, column {name}"))
+    turns, last = without_answer(turns_of(prompt_of(row, columns, PROMPTS), f"{where}, column {name}"))
     answer = answer_of(row, columns, ANSWERS, otherwise=last)
     return Reading(prompt=with_system(turns, row), media=media, answer=answer, media_columns=taken)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from mmgrpo.config.data import AUTO, Columns
-from mmgrpo.data.formats.reading import Reading, answer_of, media_of, prompt_column
+from mmgrpo.data.formats.reading import Reading, answer_of, media_of, prompt_of
 from mmgrpo.data.formats.tags import tags_match
 from mmgrpo.data.lazy import Row
 
@@ -36,7 +36,7 @@ def read(row: Row, columns: Columns, where: str) -> Reading:
     if columns.image == AUTO and "image_path" in row and not {"image", "images"} & set(row):
         columns = columns.model_copy(update={"image": "image_path"})
     media, taken = media_of(row, columns, where)
-    prompt = row.get(prompt_column(row, columns, PROMPTS) or "")
+    prompt = prompt_of(row, columns, PROMPTS)
     return Reading(
         prompt=prompt,
         media=media,

@@ -11,6 +11,8 @@ from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from mmgrpo.config.data import AUTO, Columns
+from mmgrpo.data.formats.blocks import medium_of
+from mmgrpo.data.formats.values import ANIMATED, conversation, is_hole, is_still, nesting, written
 from mmgrpo.data.lazy import Row
 from mmgrpo.errors import DatasetError, explain
 
@@ -18,8 +20,11 @@ KINDS = ("image", "video", "audio")
 """Kinds of media, in the order in which they stand before a text that does not place them."""
 MEDIA_COLUMNS = {"image": ("image", "images"), "video": ("video", "videos"), "audio": ("audio", "audios")}
 """Columns of each kind: one medium or a list of them may stand in either."""
-STILL = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".ppm"})
-"""Endings of files that hold one picture: a list of such files is a clip, frame by frame."""
+ONE_FORM = (
+    "If the file holds rows of two forms, put each form in a file of its own and mix them under data.train.mixture; "
+    "or set data.columns.prompt to the column that holds the question."
+)
+"""What to do about a row that lacks what its form asks for."""
 
 
 class Part(NamedTuple):
@@ -68,6 +73,20 @@ def prompt_column(have: Collection[str], columns: Columns, candidates: Sequence[
     return columns.prompt if columns.prompt != AUTO else next((name for name in candidates if name in have), None)
 
 
+def prompt_of(row: Row, columns: Columns, candidates: Sequence[str]) -> Any:
+    """Find the question: text, or chat messages, which a cell may hold as text.
+
+    Args:
+        row: Values by column.
+        columns: Which column is what.
+        candidates: The form's own columns, best first.
+
+    Returns:
+        What the column holds; None where there is no such column.
+    """
+    return conversation(row.get(prompt_column(row, columns, candidates) or ""))
+
+
 def answer_of(row: Row, columns: Columns, candidates: Sequence[str], *, otherwise: Any = None) -> Any:
     """Find the truth: in the named column, else in the first of the form's that is filled.
 
@@ -82,6 +101,19 @@ def answer_of(row: Row, columns: Columns, candidates: Sequence[str], *, otherwis
     if columns.answer != AUTO:
         return row[columns.answer]
     return next((row[name] for name in candidates if row.get(name) is not None), otherwise)
+
+
+def filled(row: Row) -> str:
+    """List the columns of a row that hold something, for messages.
+
+    Example:
+        >>> filled({"problem": "?", "messages": None, "images": []})
+        "'problem'"
+    """
+    kept = [
+        name for name, value in row.items() if not (value is None or (isinstance(value, str | list) and not value))
+    ]
+    return ", ".join(map(repr, kept)) or "none"
 
 
 def columns_of_media(have: Collection[str], columns: Columns) -> dict[str, tuple[str, ...]]:
@@ -148,8 +180,8 @@ def listed(value: Any, kind: str = "image") -> list[Any]:
     """Give the media of a column's value: one medium or a list of them; a hole in a table is none.
 
     Args:
-        value: None, "", NaN and [] are no medium. A list of still pictures under "video" is one clip, and a list of
-            numbers under "audio" is one sound.
+        value: None, "", NaN and [] are no medium. A list of pictures under "video" is one clip, numbers in lists are
+            one array, and an array with a number beside it is a sound with its rate. Lists may be written as text.
         kind: "image", "video" or "audio".
 
     Example:
@@ -158,23 +190,46 @@ def listed(value: Any, kind: str = "image") -> list[Any]:
         >>> listed(["1.jpg", "2.jpg"], "video"), listed(["1.mp4", "2.mp4"], "video")
         ([['1.jpg', '2.jpg']], ['1.mp4', '2.mp4'])
     """
-    if (
-        value is None
-        or (isinstance(value, str) and not value.strip())
-        or (isinstance(value, float) and value != value)
-    ):
+    value = written(value)
+    if is_hole(value):
         return []
+    sound = _sound(value) if kind == "audio" else None
+    if sound is not None:
+        return [sound]
     if not isinstance(value, list | tuple):
-        return [value]
-    kept = [one for one in value if one is not None]
-    one_clip = kind == "video" and kept and all(_is_still(one) for one in kept)
-    one_sound = kind == "audio" and kept and all(isinstance(one, int | float) for one in kept)
-    return [kept] if one_clip or one_sound else kept
+        return [_unwrapped(value, kind)]
+    if nesting(value) in _ARRAYS[kind]:
+        return [list(value)]
+    kept = [_unwrapped(one, kind) for one in value if not is_hole(one)]
+    if kind == "video" and kept and all(map(is_still, kept)) and not (len(kept) == 1 and _may_move(kept[0])):
+        return [kept]
+    return kept
 
 
-def _is_still(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        value = value.get("path")
-    if isinstance(value, str | PurePath):
-        return PurePath(value).suffix.lower() in STILL
-    return hasattr(value, "getpixel")
+_ARRAYS = {"image": (2, 3), "video": (3, 4), "audio": (1,)}
+"""How deep lists of numbers are that make one medium."""
+_OWN_KEYS = frozenset({"bytes", "path", "array", "frames", "fps"})
+"""Keys of the dictionaries that decoders read."""
+
+
+def _sound(value: Any) -> Any:
+    """Read samples beside their rate, in either order."""
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        return None
+    for samples, rate in (value, value[::-1]):
+        array = hasattr(samples, "__array__") or nesting(samples) > 0
+        if array and isinstance(rate, int | float) and not isinstance(rate, bool):
+            return {"array": samples, "sampling_rate": rate}
+    return None
+
+
+def _unwrapped(value: Any, kind: str) -> Any:
+    """Take a medium out of a dictionary that is none of a decoder's own, such as ``{"url": …}``."""
+    if not isinstance(value, Mapping) or _OWN_KEYS & set(value):
+        return value
+    found = medium_of(value, kind)
+    return value if found is None else found
+
+
+def _may_move(value: Any) -> bool:
+    return isinstance(value, str | PurePath) and PurePath(value).suffix.lower() in ANIMATED

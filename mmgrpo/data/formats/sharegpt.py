@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from mmgrpo.config.data import Columns
-from mmgrpo.data.formats.reading import Reading, answer_of, media_of, prompt_column
+from mmgrpo.data.formats.reading import Reading, answer_of, media_of, prompt_column, prompt_of
 from mmgrpo.data.formats.turns import turns_of, with_system, without_answer
 from mmgrpo.data.lazy import Row
 
@@ -34,7 +34,7 @@ def read(row: Row, columns: Columns, where: str) -> Reading:
     """
     media, taken = media_of(row, columns, where)
     name = prompt_column(row, columns, PROMPTS) or ""
-    turns, last = without_answer(turns_of(row.get(name), f"{where}, column {name}"))
+    turns, last = without_answer(turns_of(prompt_of(row, columns, PROMPTS), f"{where}, column {name}"))
     return Reading(
         prompt=with_system(turns, row),
         media=media,

@@ -8,21 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mmgrpo.data.formats.reading import ONE_FORM
 from mmgrpo.data.lazy import Row
 from mmgrpo.errors import DatasetError, explain
 
 _ROLES = {
-    "human": "user",
-    "user": "user",
-    "gpt": "assistant",
-    "assistant": "assistant",
-    "model": "assistant",
-    "chatgpt": "assistant",
-    "bot": "assistant",
-    "system": "system",
-    "tool": "tool",
-    "observation": "tool",
+    "user": ("user", "human"),
+    "assistant": ("assistant", "gpt", "model", "chatgpt", "bot", "ai", "function_call", "tool_call"),
+    "system": ("system", "developer"),
+    "tool": ("tool", "observation", "function", "tool_response", "ipython"),
 }
+"""What each role is called elsewhere."""
+_ROLE_OF = {name: role for role, names in _ROLES.items() for name in names}
 
 
 def turns_of(value: Any, where: str) -> list[dict[str, Any]]:
@@ -51,13 +48,13 @@ def _turn(turn: Any, where: str) -> dict[str, Any]:
     if not isinstance(turn, Mapping):
         raise DatasetError(_malformed("a turn of a conversation", turn, where))
     name = turn.get("role") if turn.get("role") is not None else turn.get("from")
-    if not isinstance(name, str) or name.lower() not in _ROLES:
+    if not isinstance(name, str) or name.lower() not in _ROLE_OF:
         raise DatasetError(
-            explain("A turn has no role that is known", where=where, expected=", ".join(_ROLES), got=repr(name)[:80])
+            explain("A turn has no role that is known", where=where, expected=", ".join(_ROLE_OF), got=repr(name)[:80])
         )
     content = turn.get("content") if turn.get("content") is not None else turn.get("value")
     rest = {key: v for key, v in turn.items() if key not in ("role", "from", "content", "value") and v is not None}
-    return {"role": _ROLES[name.lower()], "content": content, **rest}
+    return {"role": _ROLE_OF[name.lower()], "content": content, **rest}
 
 
 def without_answer(turns: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], Any]:
@@ -96,4 +93,5 @@ def with_system(turns: Sequence[Mapping[str, Any]], row: Row) -> list[Mapping[st
 
 def _malformed(what: str, got: Any, where: str) -> str:
     expected = 'a list of {"role": …, "content": …} or {"from": …, "value": …}'
-    return explain(f"This is not {what}", where=where, expected=expected, got=repr(got)[:200])
+    fix = ONE_FORM if got is None else ""
+    return explain(f"This is not {what}", where=where, expected=expected, got=repr(got)[:200], fix=fix)
