@@ -38,18 +38,21 @@ def locate(value: Any, places: Places, *, where: str) -> Any:
     """Turn what a row names as a medium into something to open.
 
     Args:
-        value: A path, ``file://`` address, ``{"bytes", "path"}`` dictionary, or the medium itself.
+        value: A path, ``file://`` address, ``{"bytes", "path"}`` or ``{"frames", "fps"}`` dictionary, a list of such
+            frames, or the medium itself.
         places: Which files may be named.
         where: Row and column, for messages.
 
     Returns:
-        An absolute path, or ``value`` where it is no path. The file need not exist.
+        An absolute path, or ``value`` where it is no path, base64 as a ``data:`` address. The file need not exist.
 
     Raises:
         MediaError: The path leaves its folder, or is of a kind that is not allowed.
     """
-    if isinstance(value, Mapping) and value.get("bytes") is None and isinstance(value.get("path"), str):
-        return locate(value["path"], places, where=where)
+    if isinstance(value, Mapping):
+        return _held(value, places, where)
+    if isinstance(value, list | tuple):
+        return [locate(one, places, where=where) for one in value]
     if isinstance(value, str) and _REMOTE.match(value):
         return _downloaded(value, places, where)
     if isinstance(value, Path):
@@ -59,8 +62,19 @@ def locate(value: Any, places: Places, *, where: str) -> Any:
     if value.lower().startswith("file:"):
         return _inside(unquote(urlsplit(value).path), places, where)
     if _BASE64.fullmatch(value) and not _exists(value, places):
-        return value
+        return f"data:;base64,{value}"  # said for good: whoever opens it must not find a file of that name elsewhere
     return _inside(value, places, where)
+
+
+def _held(value: Mapping[str, Any], places: Places, where: str) -> Any:
+    """Judge every path that a dictionary may hold: decoders look under all of these keys."""
+    for key in ("bytes", "path"):
+        if isinstance(value.get(key), str | Path):
+            return locate(value[key], places, where=where)
+        if value.get(key) is not None:
+            return value
+    named = {key: value[key] for key in ("frames", "video") if isinstance(value.get(key), str | Path | list | tuple)}
+    return {**value, **{key: locate(one, places, where=where) for key, one in named.items()}}
 
 
 def _downloaded(address: str, places: Places, where: str) -> Path:

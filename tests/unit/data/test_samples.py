@@ -158,6 +158,11 @@ def test_ids_come_from_their_column_or_from_the_row_number():
     assert [s.id for s in Samples(rows, columns=Columns(id="name"), template=Template())] == ["x", "1"]
 
 
+def test_the_columns_are_known_though_the_first_row_cannot_be_read():
+    rows = rows_from_python([{"problem": None, "solution": "1", "note": 1}, {"problem": "?", "solution": "1"}])
+    assert Samples(rows, columns=Columns(), template=Template()).columns == ("problem", "solution", "note")
+
+
 def test_samples_of_scenes_are_lazy_and_agree_with_their_rows():
     rows = scene_rows(10**6, seed=2)
     made = Samples(rows, columns=Columns(), template=Template())
@@ -280,9 +285,11 @@ def test_with_a_root_nothing_outside_it_is_read(tmp_path):
     (root / "link.png").symlink_to(outside)
     inside = Places(base=root, confined=True)
     assert locate(str(root / "a.png"), inside, where="w") == root / "a.png"
-    for path in (str(outside), "file://" + str(outside), "link.png", "../outside.png", {"path": str(outside)}):
-        with pytest.raises(MediaError):
-            locate(path, inside, where="w")
+    for path in (str(outside), "file://" + str(outside), "link.png", "../outside.png"):
+        held = [{key: path} for key in ("path", "bytes", "frames", "video")]
+        for value in (path, *held, [path], [held[0]], {"frames": [path]}, {"path": None, "video": path, "fps": 2.0}):
+            with pytest.raises(MediaError):
+                locate(value, inside, where="w")
 
 
 def test_file_addresses_are_unquoted_and_plain_paths_are_not(tmp_path):
@@ -294,6 +301,8 @@ def test_file_addresses_are_unquoted_and_plain_paths_are_not(tmp_path):
 
 def test_a_path_inside_a_dictionary_is_found_too(tmp_path):
     assert locate({"bytes": None, "path": "x.png"}, Places(base=tmp_path), where="w") == tmp_path / "x.png"
+    frames = {"frames": ["1.png", b"x"], "fps": 4.0}
+    assert locate(frames, Places(base=tmp_path), where="w") == {"frames": [tmp_path / "1.png", b"x"], "fps": 4.0}
     inline = {"bytes": b"x", "path": "../../x.png"}
     assert locate(inline, Places(base=tmp_path), where="w") is inline
 
@@ -301,9 +310,9 @@ def test_a_path_inside_a_dictionary_is_found_too(tmp_path):
 def test_base64_and_data_addresses_are_no_paths_unless_such_a_file_exists(tmp_path):
     text = "iVBORw0KGgo" + "A" * 61
     places = Places(base=tmp_path)
-    assert locate(text, places, where="w") == text
+    assert locate(text, places, where="w") == f"data:;base64,{text}"
     assert locate("data:image/png;base64," + text, places, where="w").startswith("data:")
-    assert locate("A" * 5000, places, where="w") == "A" * 5000
+    assert locate("A" * 5000, places, where="w") == "data:;base64," + "A" * 5000
     (tmp_path / text).write_bytes(b"x")
     assert locate(text, places, where="w") == tmp_path / text
 
