@@ -19,13 +19,15 @@ from mmgrpo.errors import DatasetError, explain
 from mmgrpo.types import Media, Sample
 
 _BATCH = 64
+Encode = Callable[[Media], tuple[list[bytes], bool, float | None]]
+"""A medium to its bytes, or to those of its frames; whether it has frames; and its rate."""
 
 
 def write_parquet(
     samples: AnySamples,
     out: Path,
     *,
-    encoded: Callable[[Media], list[bytes]],
+    encoded: Encode,
     progress: Callable[[int, int], None] | None = None,
 ) -> int:
     """Write all samples; the file appears when it is whole.
@@ -33,7 +35,7 @@ def write_parquet(
     Args:
         samples: What to write.
         out: The file.
-        encoded: Gives one medium as bytes, or as those of its frames.
+        encoded: Gives one medium as bytes or as those of its frames, whether it has frames, and its rate.
         progress: Told how many rows are written, and of how many.
 
     Returns:
@@ -120,9 +122,7 @@ def _check_json(name: str, column: Sequence[Any]) -> None:
             )
 
 
-def _columns(
-    rows: Sequence[Sample], names: Sequence[str], encoded: Callable[[Media], list[bytes]]
-) -> dict[str, list[Any]]:
+def _columns(rows: Sequence[Sample], names: Sequence[str], encoded: Encode) -> dict[str, list[Any]]:
     own = {
         MESSAGES: [json.dumps(row.messages, ensure_ascii=True) for row in rows],
         ANSWER: [json.dumps(row.answer) for row in rows],
@@ -140,9 +140,6 @@ def _columns(
     return found
 
 
-def _carried(medium: Media, encoded: Callable[[Media], list[bytes]]) -> dict[str, Any]:
-    source, rate = medium.source, medium.rate
-    made = isinstance(source, dict) and source.get("frames") is not None
-    frames = medium.kind == "video" and (made or not isinstance(source, Path | bytes | str | dict))
-    rate = source.get("fps", rate) if made else rate
-    return {"kind": medium.kind, "rate": rate, "name": medium.name, "frames": frames, "bytes": encoded(medium)}
+def _carried(medium: Media, encoded: Encode) -> dict[str, Any]:
+    pieces, frames, rate = encoded(medium)
+    return {"kind": medium.kind, "rate": rate, "name": medium.name, "frames": frames, "bytes": pieces}

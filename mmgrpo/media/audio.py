@@ -54,7 +54,7 @@ def read_audio(source: Any, *, name: str, rate: float | None, rate_hz: int, limi
 
 
 def _wave(source: Any, name: str, rate: float | None, longest: float) -> Wave:
-    array, own_rate = _array(source)
+    array, own_rate = array_of(source)
     if array is not None:
         known = check_rate(rate if own_rate is None else own_rate, name=name)
         return Wave(samples=as_channels(array, name=name), rate=known)
@@ -73,8 +73,15 @@ def _wave(source: Any, name: str, rate: float | None, longest: float) -> Wave:
     )
 
 
-def _array(source: Any) -> tuple[Any, float | None]:
-    """Find the samples that a source holds already, and the rate that it brings; (None, None): it is encoded."""
+def array_of(source: Any) -> tuple[Any, float | None]:
+    """Find the samples that a source holds already, and the rate that it brings.
+
+    Args:
+        source: As for :func:`read_audio`.
+
+    Returns:
+        An array and its rate in Hz, which may be None; (None, None) for what is encoded.
+    """
     if isinstance(source, Mapping):
         array = next((source[key] for key in _ARRAY_KEYS if source.get(key) is not None), None)
         return array, next((source[key] for key in _RATE_KEYS if source.get(key) is not None), None)
@@ -83,7 +90,7 @@ def _array(source: Any) -> tuple[Any, float | None]:
         return decoded.data, decoded.sample_rate
     if isinstance(source, tuple) and len(source) == 2 and isinstance(source[1], int | float):
         return source[0], source[1]
-    if hasattr(source, "__array__") or hasattr(source, "detach"):
+    if hasattr(source, "__array__") or hasattr(source, "cpu"):
         return source, None
     if isinstance(source, list) and all(isinstance(value, int | float) for value in source[:1]):
         return source or None, None

@@ -75,7 +75,7 @@ def array_to_image(array: Any, *, name: str) -> Image.Image:
         >>> array_to_image(np.zeros((3, 20, 30)), name="black").size
         (30, 20)
     """
-    values = np.asarray(array.detach().cpu() if hasattr(array, "detach") else array)
+    values = np.asarray(array.detach().cpu() if hasattr(array, "cpu") else array)
     if values.ndim == 3 and values.shape[-1] not in (1, 3, 4) and values.shape[0] in (1, 3, 4):
         values = np.moveaxis(values, 0, -1)
     if values.ndim == 3 and values.shape[-1] == 1:
@@ -109,7 +109,7 @@ def array_to_frames(array: Any, *, name: str) -> NDArray[np.uint8]:
         >>> array_to_frames(np.zeros((4, 3, 20, 30)), name="black").shape
         (4, 20, 30, 3)
     """
-    values = np.asarray(array.detach().cpu() if hasattr(array, "detach") else array)
+    values = np.asarray(array.detach().cpu() if hasattr(array, "cpu") else array)
     if values.ndim == 3:
         values = values[..., None]
     if values.ndim == 4 and values.shape[-1] not in (1, 3) and values.shape[1] in (1, 3):

@@ -1,75 +1,103 @@
 """Media back to bytes, without loss, for a file that carries them: what was bytes stays the same bytes.
 
-Pictures and frames become PNG, sounds 32-bit float WAV. Knows no rows.
+Pictures and frames become PNG, sounds 32-bit float WAV: read back, they decode to what they decoded to before. What
+neither can hold (floats, LAB, CMYK) is converted by the rules of :mod:`mmgrpo.media.color` first. Knows no rows.
 """
 
 from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from PIL import Image, ImageOps
 
 from mmgrpo.errors import MediaError, explain
-from mmgrpo.media.sources import load
+from mmgrpo.media.audio import array_of
+from mmgrpo.media.color import array_to_frames, array_to_image, to_rgb
+from mmgrpo.media.mix import as_channels, check_rate
+from mmgrpo.media.sources import find, load
 from mmgrpo.types import Media
 
+_PNG_MODES = ("1", "L", "LA", "I;16", "P", "RGB", "RGBA")
 
-def encoded(media: Media) -> list[bytes]:
+
+def encoded(media: Media) -> tuple[list[bytes], bool, float | None]:
     """Give one medium as bytes.
 
     Args:
         media: Any that a decoder of its kind reads.
 
     Returns:
-        Its bytes; several where it is a list of frames.
+        Its bytes, several where it is made of frames; whether it is made of frames; and its rate in Hz or frames per
+        second, where the bytes do not say it.
 
     Raises:
         MediaError: It cannot be read, or is of a kind that has no bytes.
     """
-    if media.kind == "video" and isinstance(media.source, Mapping) and media.source.get("frames") is not None:
-        return [_encoded(frame, "image", None, media.name) for frame in media.source["frames"]]
-    if media.kind == "video" and isinstance(media.source, list | tuple):
-        return [_encoded(load(frame, name=media.name), "image", None, media.name) for frame in media.source]
-    source = load(media.source, name=media.name)
-    if media.kind == "video" and isinstance(source, np.ndarray):
-        return [_encoded(frame, "image", None, media.name) for frame in source]
-    return [_encoded(source, media.kind, media.rate, media.name)]
+    if media.kind == "video":
+        return _clip(media.source, media.rate, media.name)
+    if media.kind == "audio":
+        return [_sound(media.source, media.rate, media.name)], False, media.rate
+    return [_picture(media.source, media.name)], False, None
 
 
-def _encoded(source: Any, kind: str, rate: float | None, name: str) -> bytes:
-    if isinstance(source, bytes):
-        return source
-    if kind == "audio" and isinstance(source, np.ndarray) and rate:
-        return _wav(source, int(rate))
-    if kind == "image" and (hasattr(source, "getpixel") or isinstance(source, np.ndarray)):
-        return _png(source)
-    expected = "bytes, a picture, or a sound with its rate"
-    raise MediaError(
-        explain("This medium cannot be written", where=name, expected=expected, got=type(source).__name__)
-    )
+def _clip(source: Any, rate: float | None, name: str) -> tuple[list[bytes], bool, float | None]:
+    if isinstance(source, Mapping):
+        held = next((source[key] for key in ("frames", "array", "video") if source.get(key) is not None), None)
+        own = next((source[key] for key in ("fps", "rate") if source.get(key)), rate)
+        return _clip(find(source, name=name) if held is None else held, own, name)
+    if _is_array(source):
+        source = list(array_to_frames(source, name=name))
+    if isinstance(source, Sequence) and not isinstance(source, str | bytes | bytearray):
+        return [_picture(frame, name) for frame in source], True, rate
+    return [_bytes(load(source, name=name), name)], False, rate
 
 
-def _png(source: Any) -> bytes:
-    from PIL import Image
+def _sound(source: Any, rate: float | None, name: str) -> bytes:
+    array, own = array_of(source)
+    if array is None:
+        return _bytes(load(source, name=name), name)
+    return _wav(as_channels(array, name=name), check_rate(rate if own is None else own, name=name))
 
-    image = Image.fromarray(source) if isinstance(source, np.ndarray) else source
-    if image.mode not in ("1", "L", "LA", "I;16", "P", "RGB", "RGBA"):
-        image = image.convert("RGB")
+
+def _picture(source: Any, name: str) -> bytes:
+    found = load(source, name=name)
+    if _is_array(found) and not isinstance(found, Image.Image):
+        return _png(array_to_image(found, name=name))
+    if not isinstance(found, Image.Image):
+        return _bytes(found, name)
+    image = ImageOps.exif_transpose(found)
+    if image.mode in ("La", "RGBa", "PA"):
+        image = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
+    elif image.mode not in _PNG_MODES:
+        image = to_rgb(image, background=(255, 255, 255), name=name)
+    return _png(image)
+
+
+def _is_array(source: Any) -> bool:
+    return hasattr(source, "__array__") or hasattr(source, "cpu")
+
+
+def _bytes(found: Any, name: str) -> bytes:
+    if isinstance(found, bytes):
+        return found
+    expected = "bytes, a picture, an array, or a sound with its rate"
+    raise MediaError(explain("This medium cannot be written", where=name, expected=expected, got=type(found).__name__))
+
+
+def _png(image: Image.Image) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, format="PNG")
     return buffer.getvalue()
 
 
 def _wav(samples: Any, rate: int) -> bytes:
-    """Write the header of a float WAV and the samples, channels last."""
-    wide = np.asarray(samples, dtype="<f4")
-    if wide.ndim == 2 and wide.shape[0] < wide.shape[1]:
-        wide = wide.T
-    channels = 1 if wide.ndim == 1 else wide.shape[1]
-    body = np.ascontiguousarray(wide).tobytes()
+    """Write the header of a float WAV and the samples ``[channels, n]``, channels last."""
+    channels = samples.shape[0]
+    body = np.ascontiguousarray(samples.T, dtype="<f4").tobytes()
     form = struct.pack("<HHIIHH", 3, channels, rate, rate * channels * 4, channels * 4, 32)
     size = 4 + 8 + len(form) + 8 + len(body)
     head = [b"RIFF", struct.pack("<I", size), b"WAVEfmt ", struct.pack("<I", len(form)), form]

@@ -53,7 +53,7 @@ def read_image(
             return _upright(image, name, background, max_pixels_decoded)
     if isinstance(source, Image.Image):
         return _upright(source, name, background, max_pixels_decoded)
-    if hasattr(source, "__array__") or hasattr(source, "detach"):
+    if hasattr(source, "__array__") or hasattr(source, "cpu"):
         return to_rgb(array_to_image(source, name=name), background=background, name=name)
     raise MediaError(
         explain(

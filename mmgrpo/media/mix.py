@@ -50,7 +50,7 @@ def as_channels(array: Any, *, name: str) -> Samples:
         >>> as_channels(np.zeros((5, 2), np.int16), name="silence").shape
         (2, 5)
     """
-    values = np.asarray(array.detach().cpu() if hasattr(array, "detach") else array)
+    values = np.asarray(array.detach().cpu() if hasattr(array, "cpu") else array)
     if values.ndim == 1:
         values = values[None]
     elif values.ndim == 2 and values.shape[0] > values.shape[1]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import io
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -59,6 +60,8 @@ def find(source: Any, *, name: str) -> Any:
     """
     if isinstance(source, bytes | bytearray | memoryview):
         return bytes(source)
+    if isinstance(source, io.BytesIO):
+        return source.getvalue()
     if isinstance(source, Mapping):
         return find(_held(source, name), name=name)
     return _text(source, name) if isinstance(source, str) else source

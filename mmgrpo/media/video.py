@@ -56,7 +56,7 @@ def read_video(source: Any, *, name: str, rate: float | None, rules: ClipRules) 
         return read_film(source, name=name, rules=rules) if film else _animation(source, name, rules)
     if isinstance(source, Sequence) and len(source):
         return _listed(source, name, rate, rules)
-    if hasattr(source, "__array__") or hasattr(source, "detach"):
+    if hasattr(source, "__array__") or hasattr(source, "cpu"):
         return _stacked(array_to_frames(source, name=name), name, rate, rules)
     raise MediaError(
         explain(
