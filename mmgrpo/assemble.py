@@ -26,7 +26,6 @@ from mmgrpo.evaluate.report import check_metric
 from mmgrpo.evaluate.run import choose_metric
 from mmgrpo.media.plugins import open_adapters
 from mmgrpo.media.prompts import PromptBuilder
-from mmgrpo.media.remembered import Memory
 from mmgrpo.policy.policy import Policy, load_policy
 from mmgrpo.reward.score import AnyReward, RewardSum
 from mmgrpo.rollout.local import LocalEngine
@@ -67,8 +66,8 @@ class Assembly:
     """Rows to imitate; None where there is no warm start (any more)."""
     left_out: frozenset[int]
     """Training rows whose media cannot be read."""
-    memory: Memory | None
-    """Media kept between uses; None where the cache is off."""
+    encode_aside: Callable[[Sample, int], Prompt]
+    """As :meth:`encode`, for ``data.prefetch`` threads at once."""
 
     @property
     def config(self) -> Config:
@@ -109,17 +108,18 @@ def assemble(loaded: LoadedConfig, given: Given, *, training: bool = True, fresh
     policy = load_policy(config.model)
     policy.module.check_media = config.checks.media_count
     memory = open_memory(config, policy.processor, base=loaded.folder)
+    processor = open_processor(config, policy.processor, policy.facts, base=loaded.folder, memory=memory)
     return Assembly(
         loaded=loaded,
         policy=policy,
-        processor=open_processor(config, policy.processor, policy.facts, base=loaded.folder, memory=memory),
+        processor=processor,
+        encode_aside=open_encoder(config, policy, processor, base=loaded.folder, memory=memory),
         engine=LocalEngine(policy, max_rows=config.rollout.max_rows),
         rewards=rewards,
         train=opened.train,
         eval=opened.eval,
         warm_start=opened.warm_start,
         left_out=left_out,
-        memory=memory,
     )
 
 
@@ -183,13 +183,12 @@ def open_rewards(loaded: LoadedConfig, given: Sequence[AnyReward] | None) -> Rew
 
 def open_feed(assembly: Assembly) -> PromptFeed:
     """The endless, resumable source of training prompts."""
-    config, data, policy = assembly.config, assembly.config.data, assembly.policy
+    config, data = assembly.config, assembly.config.data
     if assembly.train is None:
         raise DatasetError(explain("There are no rows to train on", where="data.train"))
-    base, memory = assembly.loaded.folder, assembly.memory
     return PromptFeed(
         assembly.train,
-        open_encoder(config, policy.processor, policy.facts, assembly.encode, base=base, memory=memory),
+        assembly.encode_aside,
         order=open_draws(assembly.train, data, prompts_per_step=config.train.prompts_per_step),
         leave_out=left_out_errors(data),
         left_out=assembly.left_out,

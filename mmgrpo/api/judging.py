@@ -43,9 +43,10 @@ def judge(
         assembly.engine,
         rewards,
         samples,
-        assembly.encode,
+        assembly.encode_aside,
         settings=eval_settings(config, sampling=sampling_of(config.rollout), rewards=rewards.names),
         step=step,
+        threads=config.data.prefetch,
         on_rows=on_rows,
     )
     assembly.engine.metrics()  # figures of these completions are no figures of the next step

@@ -1,4 +1,4 @@
-"""Several equal makers of prompts, of which each is used by one thread at a time.
+"""Several equal makers of prompts, of which each is used by one thread at a time, and batches made ahead with them.
 
 A tokenizer must not work for two threads at once, so every thread that makes prompts ahead gets a processor of its
 own, and none is shared with whoever decodes answers meanwhile.
@@ -6,7 +6,9 @@ own, and none is shared with whoever decodes answers meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 
 from mmgrpo.types import Prompt, Sample
@@ -33,3 +35,39 @@ class Encoders:
             return maker(sample, occurrence)
         finally:
             self._free.put(maker)
+
+
+def prompt_batches(
+    samples: Sequence[Sample], encode: Callable[[Sample, int], Prompt], *, size: int, threads: int = 0
+) -> Iterator[list[Prompt]]:
+    """Make the prompts of all samples, in order, batch by batch.
+
+    Args:
+        samples: Each becomes a prompt whose occurrence is its place.
+        encode: Makes a prompt; called from several threads where there are any.
+        size: Prompts of a batch.
+        threads: Make the next batch while the caller works on one; 0: each is made when it is asked for.
+
+    Yields:
+        The batches. An error comes with the batch that it belongs to.
+    """
+    places = [range(start, min(start + size, len(samples))) for start in range(0, len(samples), size)]
+    if not threads:
+        yield from ([encode(samples[place], place) for place in batch] for batch in places)
+        return
+    with ThreadPoolExecutor(threads, thread_name_prefix="mmgrpo-prompts") as pool:
+        ahead: deque[list[Future[Prompt]]] = deque()
+        try:
+            for batch in places:
+                ahead.append([pool.submit(_made, samples, encode, place) for place in batch])
+                if len(ahead) > 1:
+                    yield [work.result() for work in ahead.popleft()]
+            while ahead:
+                yield [work.result() for work in ahead.popleft()]
+        finally:
+            for work in (one for batch in ahead for one in batch):
+                work.cancel()
+
+
+def _made(samples: Sequence[Sample], encode: Callable[[Sample, int], Prompt], place: int) -> Prompt:
+    return encode(samples[place], place)

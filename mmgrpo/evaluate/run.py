@@ -8,11 +8,12 @@ from __future__ import annotations
 import hashlib
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
 from mmgrpo.contracts import Engine
+from mmgrpo.data.encoders import prompt_batches
 from mmgrpo.errors import ConfigError, explain
 from mmgrpo.evaluate.report import Report, RowResult, score_rows
 from mmgrpo.evaluate.settings import EvalSettings, settings_report
@@ -38,6 +39,7 @@ def evaluate(
     *,
     settings: EvalSettings,
     step: int = 0,
+    threads: int = 0,
     on_rows: Callable[[int], None] | None = None,
 ) -> Report:
     """Evaluate the policy that the engine holds.
@@ -49,6 +51,7 @@ def evaluate(
         encode: Turns a sample and its place into a prompt.
         settings: How.
         step: Step of the run, for the report.
+        threads: Make the prompts of the next batch while one is answered; 0: each when it is needed.
         on_rows: Told how many rows are done after each batch (each way of decoding counts).
 
     Returns:
@@ -62,8 +65,7 @@ def evaluate(
     ways = _ways(settings)
     results: list[list[RowResult]] = [[] for _ in ways]
     digest = hashlib.sha256()
-    for batch in _batches(samples, settings.batch_size):
-        prompts = [encode(sample, place) for place, sample in batch]
+    for prompts in prompt_batches(samples, encode, size=settings.batch_size, threads=threads):
         for prompt in prompts:
             _add(digest, prompt)
         for (sampling, count), rows in zip(ways, results, strict=True):
@@ -125,11 +127,6 @@ def _ways(settings: EvalSettings) -> list[tuple[Sampling, int]]:
     greedy = replace(settings.sampling, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0)
     sampled = [(settings.sampling, settings.num_generations)] if settings.sampled else []
     return [(greedy, 1), *sampled]
-
-
-def _batches(samples: Sequence[Sample], size: int) -> Iterator[list[tuple[int, Sample]]]:
-    for start in range(0, len(samples), size):
-        yield [(i, samples[i]) for i in range(start, min(start + size, len(samples)))]
 
 
 def _row(scored: ScoredGroup, metric: str) -> RowResult:

@@ -32,7 +32,7 @@ class EvalSettings:
     metric: str | None
     """The reward that counts as accuracy; None: the first."""
     fixed: Mapping[str, Any]
-    """What else pins the number: template, pixel limits, model, rewards; saved with the report."""
+    """What else pins the number: template, limits of media, model, rewards; saved with the report."""
 
 
 def eval_settings(config: Config, *, sampling: Sampling, rewards: Sequence[str]) -> EvalSettings:
@@ -62,6 +62,8 @@ def eval_settings(config: Config, *, sampling: Sampling, rewards: Sequence[str])
             "template": config.data.template.model_dump(),
             "columns": config.data.columns.model_dump(),
             "background": config.data.background,
+            "limits": {kind: getattr(config.data, kind).model_dump() for kind in ("image", "audio", "video")},
+            "adapters": [adapter.model_dump() for adapter in config.data.adapters],
             "rewards": list(rewards),
             "reward_settings": [reward.model_dump(mode="json") for reward in config.rewards],
             "well_formed": WELL_FORMED,

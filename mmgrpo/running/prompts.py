@@ -23,6 +23,7 @@ from mmgrpo.media.limits import set_clip_limits
 from mmgrpo.media.plugins import load_adapters, open_adapters
 from mmgrpo.media.prompts import PromptBuilder
 from mmgrpo.media.remembered import Known, Memory, RememberedAdapters, parts_of, remember
+from mmgrpo.policy.policy import Policy
 from mmgrpo.types import Prompt, Sample
 
 Encode = Callable[[Sample, int], Prompt]
@@ -83,21 +84,20 @@ def open_memory(config: Config, processor: Any, *, base: Path) -> Memory | None:
 
 
 def open_encoder(
-    config: Config, processor: Any, facts: FamilyFacts, encode: Encode, *, base: Path, memory: Memory | None
+    config: Config, policy: Policy, processor: PromptBuilder, *, base: Path, memory: Memory | None = None
 ) -> Encode:
-    """Make training prompts with a processor for each thread that makes them ahead.
+    """Make prompts with a processor for each thread that makes them ahead.
 
     Args:
         config: Threads, and as for :func:`open_processor`.
-        processor: Is copied for each thread.
-        facts: Of its family.
-        encode: Makes prompts where there are no threads.
+        policy: Its processor is copied for each thread.
+        processor: Makes the prompts where there are no threads.
         base: As there.
         memory: As there; shared by all threads.
     """
     if not config.data.prefetch:
-        return encode
-    make = partial(copied_maker, config, processor, facts, base=base, memory=memory)
+        return lambda sample, occurrence: processor.encode(sample, occurrence=occurrence)
+    make = partial(copied_maker, config, policy.processor, policy.facts, base=base, memory=memory)
     return Encoders([make() for _ in range(config.data.prefetch)])
 
 

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from mmgrpo.config.load import load_config
-from mmgrpo.errors import ConfigError
+from mmgrpo.errors import ConfigError, ProcessorError
 from mmgrpo.evaluate.run import choose_metric, evaluate, truth_text
 from mmgrpo.evaluate.settings import eval_settings
 from mmgrpo.reward.score import RewardSum
@@ -172,3 +172,24 @@ def test_e04_the_data_hash_changes_with_what_is_asked_shown_or_true(changed, mon
 )
 def test_the_truth_of_a_table_is_the_content_of_its_tag(answer, text):
     assert truth_text(answer) == text
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_prompts_made_ahead_give_the_same_report(threads):
+    settings = settings_of(batch_size=2)
+    assert run(settings, threads=threads).greedy_rows == run(settings).greedy_rows
+    assert run(settings, threads=threads).settings["data_sha256"] == run(settings).settings["data_sha256"]
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_an_error_of_a_later_batch_does_not_lose_the_batches_before_it(threads):
+    done = []
+
+    def refuse(sample, place):
+        if sample.id == "c":
+            raise ProcessorError("too long")
+        return encode(sample, place)
+
+    with pytest.raises(ProcessorError, match="too long"):
+        run(settings_of(batch_size=2), encode=refuse, threads=threads, on_rows=done.append)
+    assert done == [2, 2]
