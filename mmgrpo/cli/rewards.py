@@ -35,6 +35,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
     from mmgrpo.reward.workbench import list_rewards, rewards_table
 
+    _at_most_one(arguments, "mmgrpo rewards list FOLDER")
     folder = Path(arguments.words[0]) if arguments.words else None
     Console().print(rewards_table(list_rewards(folder)))
     return 0
@@ -51,10 +52,22 @@ def _try(arguments: argparse.Namespace) -> int:
 def _new(arguments: argparse.Namespace) -> int:
     from mmgrpo.reward.workbench import new_reward
 
+    _at_most_one(arguments, "mmgrpo rewards new clip_caption")
     name = _words(arguments, "mmgrpo rewards new clip_caption")[0]
     file, test = new_reward(name, Path(arguments.folder))
     print(f"{file}\n{test}\n\nIn the YAML:\n  rewards:\n    - {{fn: {file}:{name}}}\n\nTest it: pytest {test}")
     return 0
+
+
+def _at_most_one(arguments: argparse.Namespace, example: str) -> None:
+    """Refuse words that would be ignored."""
+    if len(arguments.words) > 1:
+        from mmgrpo.errors import ConfigError, explain
+
+        got = " ".join(arguments.words)
+        raise ConfigError(
+            explain(f"mmgrpo rewards {arguments.action} takes one word", got=got, fix=f"Write {example}.")
+        )
 
 
 def _words(arguments: argparse.Namespace, example: str) -> list[str]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mmgrpo.errors import ConfigError, RewardError, explain
+from mmgrpo.reward.blame import advice_for, place_of
 from mmgrpo.reward.columns import CONTEXT, GIVEN, Journal, TrainerState
 from mmgrpo.reward.loading import Loaded
 from mmgrpo.reward.returns import BadReturn, as_float, check_returns, some_ids
@@ -173,23 +174,10 @@ def _metric(value: Any) -> float:
 def _raised(reward: Loaded, error: Exception | SystemExit, ids: Sequence[str]) -> Exception:
     if isinstance(error, BadReturn | ConfigError):
         return error
-    trl = isinstance(error, TypeError) and "string indices" in str(error)
-    fix = (
-        "It seems to be written for TRL: set style: trl under this reward."
-        if trl
-        else ("Correct the function; it can be tried without a model: mmgrpo rewards try.")
-    )
     return RewardError(
         explain(
             f"Reward {reward.name} raised {type(error).__name__}: {error}",
-            where=f"{_line(error)}, scoring samples {some_ids(ids)}",
-            fix=fix,
+            where=f"{place_of(error, reward.function)}, scoring samples {some_ids(ids)}",
+            fix=advice_for(error, reward.function, reward.style),
         )
     )
-
-
-def _line(error: BaseException) -> str:
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else "unknown line"

@@ -17,6 +17,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, Literal, cast
 
 from mmgrpo.errors import ConfigError, explain
+from mmgrpo.reward.blame import place_of
 from mmgrpo.reward.facts import RewardFacts, facts_of
 from mmgrpo.reward.files import find_file, import_file
 from mmgrpo.reward.signature import Wants, wants
@@ -191,7 +192,7 @@ def _build(target: Any, args: dict[str, Any], style: Style, source: str) -> Call
         raise ConfigError(
             explain(
                 f"The reward could not be built: {type(error).__name__}: {error}",
-                where=source,
+                where=f"{source}, at {place_of(error, target)}",
                 expected=f"arguments {inspect.signature(target)}",
                 got=f"args: {args}",
                 fix="Correct args under this reward in the YAML.",

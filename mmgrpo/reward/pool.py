@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from mmgrpo.errors import ConfigError, RewardError, explain
 from mmgrpo.reward.calling import Values
-from mmgrpo.reward.returns import some_ids
+from mmgrpo.reward.returns import Unanswered, some_ids
 from mmgrpo.reward.run import Columns, Outcome, too_slow
 
 Frame = Any
@@ -158,7 +158,7 @@ class Pool:
             return too_slow(self.name, self.timeout_seconds or 0.0, columns["ids"])
         except EOFError:
             self._all.discard(process)
-            return RewardError(
+            return Unanswered(
                 explain(
                     f"The worker process of reward {self.name} died",
                     where=f"samples {some_ids(columns['ids'])}",

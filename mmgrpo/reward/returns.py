@@ -21,6 +21,10 @@ class BadReturn(RewardError):
         self.row = row
 
 
+class Unanswered(RewardError):
+    """A call of a reward gave no answer: it took too long, or its process died."""
+
+
 def check_returns(values: Any, ids: Sequence[str], *, name: str) -> list[float]:
     """Turn what a reward returned into floats.
 

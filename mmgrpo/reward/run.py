@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from mmgrpo.errors import RewardError, explain
 from mmgrpo.reward.calling import Values, acall, call
 from mmgrpo.reward.loading import Loaded
-from mmgrpo.reward.returns import some_ids
+from mmgrpo.reward.returns import Unanswered, some_ids
 
 Columns = Mapping[str, Sequence[Any]]
 Outcome = Values | RewardError
@@ -133,11 +133,11 @@ class Async:
 
 def too_slow(name: str, seconds: float, ids: Sequence[str]) -> RewardError:
     """The error of a call that took longer than its limit."""
-    return RewardError(
+    return Unanswered(
         explain(
             f"Reward {name} took longer than its time limit",
             where=f"samples {some_ids(ids)}",
             expected=f"at most {seconds:g} seconds a call",
-            fix="Raise timeout_seconds, make the reward faster, or set on_error: skip_group.",
+            fix="Raise timeout_seconds, or make the reward faster.",
         )
     )

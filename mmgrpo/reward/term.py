@@ -18,7 +18,10 @@ from mmgrpo.reward.columns import Table
 from mmgrpo.reward.compose import Role, Scale
 from mmgrpo.reward.loading import Loaded, load_reward
 from mmgrpo.reward.pool import Pool
+from mmgrpo.reward.returns import Unanswered
 from mmgrpo.reward.run import Async, Inline, Loop, Outcome, Runner
+
+_SKIP = " Or set on_error: skip_group under it: then a group in which it fails is left out of the step, and counted."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,8 +154,11 @@ class Term:
     def _stop_or_warn(self, errors: Sequence[RewardError], *, everything: bool) -> None:
         if not errors:
             return
-        if self.on_error == "stop" or everything:
-            raise errors[0]
+        if self.on_error == "stop":
+            raise Unanswered(f"{errors[0]}{_SKIP}") if isinstance(errors[0], Unanswered) else errors[0]
+        if everything:
+            told = f"Reward {self.name} failed in every group of the step: on_error: skip_group has none left to keep."
+            raise RewardError(f"{told}\nIts first failure: {errors[0]}") from errors[0].__cause__
         warnings.warn(f"Groups left out because reward {self.name} failed. {errors[0]}", stacklevel=4)
 
 

@@ -55,7 +55,16 @@ def test_new_writes_a_reward_and_its_test(tmp_path, capsys):
     assert "sees_red.py:sees_red" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("words", [["rewards", "new"], ["rewards", "try"], ["rewards", "new", "Not A Name"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["rewards", "new"],
+        ["rewards", "try"],
+        ["rewards", "new", "Not A Name"],
+        ["rewards", "new", "a", "b"],
+        ["rewards", "list", "rewards", "more"],
+    ],
+)
 def test_a_missing_or_wrong_word_is_one_sentence_and_exit_code_2(words, capsys):
     assert main(words) == 2
     assert "fix:" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 import asyncio
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,10 @@ def score(function, groups=None, **kwargs):
     groups = groups or [pasted_group(["a", "bb"], answer=1, id="s0", color="red")]
     reward = load_reward(function, base=Path(), **kwargs)
     return call(reward, table(groups).columns, step=7).values
+
+
+def read_numbers(completions):
+    return [float(re.sub("x", "", text)) for text in completions]
 
 
 def test_only_what_the_signature_names_is_passed():
@@ -132,9 +137,53 @@ def test_an_exception_names_function_line_and_samples():
     assert isinstance(error.value.__cause__, KeyError)
 
 
-def test_a_trl_function_without_its_style_gets_a_hint():
-    with pytest.raises(RewardError, match="style: trl"):
-        score(lambda completions: [c[0]["content"] for c in completions])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda completions: [c[0]["content"] for c in completions],
+        lambda completions: [c[0].get("content") for c in completions],
+        lambda completions: [len(c[7]["content"]) for c in completions],
+    ],
+)
+def test_a_trl_function_without_its_style_gets_a_hint(function):
+    with pytest.raises(RewardError, match="set style: trl"):
+        score(function)
+
+
+@pytest.mark.parametrize("function", [lambda completions: [c.lower() for c in completions], read_numbers])
+def test_a_function_of_texts_under_the_style_of_trl_gets_a_hint(function):
+    with pytest.raises(RewardError, match="leave style out"):
+        score(function, style="trl")
+
+
+def test_an_ordinary_fault_gets_no_hint_of_a_style():
+    with pytest.raises(RewardError) as error:
+        score(lambda completions: [{"a": 1}[c] for c in completions])
+    assert "style" not in str(error.value)
+
+
+def test_the_line_is_that_of_the_users_file_and_not_of_the_library_that_it_called(tmp_path):
+    (tmp_path / "reader_of_blame.py").write_text("import json\ndef read(text):\n    return json.loads(text)\n")
+    (tmp_path / "mine.py").write_text(
+        "import json, reader_of_blame\n"
+        "def direct(completions):\n"
+        "    return [json.loads(c)['x'] for c in completions]\n"
+        "def through(completions):\n"
+        "    return [reader_of_blame.read(c) for c in completions]\n"
+        "class Judge:\n"
+        "    def __init__(self, text='{}'): self.x = json.loads(text)\n"
+        "    def __call__(self, completions):\n"
+        "        return json.loads('{')\n"
+    )
+    for name, line, deeper in (("direct", 3, "decoder.py"), ("through", 5, "decoder.py"), ("Judge", 9, "decoder.py")):
+        reward = load_reward(f"mine.py:{name}", base=tmp_path)
+        with pytest.raises(RewardError, match="raised JSONDecodeError") as error:
+            call(reward, table([pasted_group(["no json"])]).columns)
+        where = next(text for text in str(error.value).splitlines() if "where:" in text)
+        assert where.startswith(f"  where: {tmp_path / 'mine.py'}:{line} (return "), where
+        assert deeper in where
+    with pytest.raises(ConfigError, match=r"JSONDecodeError[^$]*mine\.py:7 "):
+        load_reward("mine.py:Judge", base=tmp_path, args={"text": "no"})
 
 
 def test_missing_columns_are_found_before_training():

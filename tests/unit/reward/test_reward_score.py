@@ -182,8 +182,9 @@ def test_skip_group_loses_only_the_bad_group(tmp_path):
 
 def test_a_reward_that_fails_everywhere_stops_even_then(tmp_path):
     scorer = yaml(tmp_path, "def f(completions): raise ValueError('always')", {"of": "f", "on_error": "skip_group"})
-    with pytest.raises(RewardError, match="always"):
+    with pytest.raises(RewardError, match=r"failed in every group(.|\n)*always") as error:
         scorer.score(GROUPS)
+    assert "set on_error" not in str(error.value), "it is set already"
 
 
 def test_metrics_show_spread_inside_groups_and_what_rewards_log():
