@@ -60,8 +60,8 @@ def open_path(source: Files, base: Path) -> Rows:
         explain(
             "The data file does not exist",
             where=str(path),
-            fix="Check data.train.path or data.eval.path: relative paths start from the YAML's folder, then from the "
-            "working folder; a hub id is written owner/name.",
+            fix="Correct the path: relative ones start from the YAML's folder, then from the working folder; a hub id "
+            "is written owner/name.",
         )
     )
 

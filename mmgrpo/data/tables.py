@@ -6,8 +6,9 @@ comes from, passes through the one decoder of mmgrpo. The library is imported wh
 
 from __future__ import annotations
 
-import tarfile
-from collections.abc import Callable, Iterator, Mapping
+import contextlib
+import os
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,7 @@ def loaded_rows(
     """
     from datasets import load_dataset
 
-    dataset = reading(path, lambda: load_dataset(path, config, split=split, revision=revision))
+    dataset = reading(path, lambda: load_dataset(path, config, split=split, revision=revision), hub=not base)
     return TableRows(dataset, name=path if base else f"{path} ({split})", base=base)
 
 
@@ -156,28 +157,46 @@ def streamed_rows(path: str, *, split: str, config: str | None, revision: str | 
         stream = load_dataset(path, config, split=split, revision=revision, streaming=True).decode(False)
         return Dataset.from_generator(_first, features=stream.features, gen_kwargs={"stream": stream, "limit": limit})
 
-    return TableRows(reading(path, load), name=f"{path} ({split}, the first {limit})", base=None)
+    return TableRows(reading(path, load, hub=True), name=f"{path} ({split}, the first {limit})", base=None)
 
 
 def _first(stream: Any, limit: int) -> Iterator[Row]:
     yield from stream.take(limit)
 
 
-def reading(path: str | Path, load: Callable[[], Any]) -> Any:
+@contextlib.contextmanager
+def _quiet() -> Generator[None, None, None]:
+    """Keep the progress bars of ``datasets`` out of the terminal, unless its environment variable asks for them."""
+    from datasets import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    if are_progress_bars_disabled() or "HF_DATASETS_DISABLE_PROGRESS_BARS" in os.environ:
+        yield
+        return
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        enable_progress_bars()
+
+
+def reading(path: str | Path, load: Callable[[], Any], *, hub: bool = False) -> Any:
     """Run ``load`` and turn what ``datasets`` and its readers raise into one kind of error.
 
     Args:
         path: What is read, for the message.
         load: Reads it.
+        hub: Whether it may be downloaded: then ``datasets`` shows how far it is.
 
     Raises:
         DatasetError: It cannot be loaded.
     """
     from datasets.exceptions import DatasetsError
+    from pyarrow import ArrowException
 
     try:
-        return load()
-    except (OSError, ValueError, KeyError, tarfile.TarError, DatasetsError) as error:
+        with contextlib.nullcontext() if hub else _quiet():
+            return load()
+    except (OSError, ValueError, KeyError, TypeError, ArrowException, DatasetsError) as error:
         raise DatasetError(
             explain(
                 "The dataset cannot be loaded",

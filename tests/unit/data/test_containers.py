@@ -66,7 +66,7 @@ def test_tar_shards_are_rows(with_json: bool, written: str, tmp_path: Path):
     assert [str(s.answer) for s in samples] == [str(i) for i in range(6)]
     assert [s.messages[-1]["content"][-1]["text"] for s in samples][4] == "question 4"
     for number, sample in enumerate(samples):
-        picture = Image.open(io.BytesIO(sample.media[0].source["bytes"]))
+        picture = Image.open(io.BytesIO(sample.media[0].source))
         assert picture.getpixel((0, 0)) == (number * 10, 0, 0)
     assert "shard-1.tar, key 0001" in samples.where(4)
     assert len({s.id for s in samples}) == 6
@@ -74,8 +74,75 @@ def test_tar_shards_are_rows(with_json: bool, written: str, tmp_path: Path):
 
 def test_a_tar_that_is_no_shard_is_one_clear_error(tmp_path: Path):
     (tmp_path / "x.tar").write_bytes(b"junk" * 200)
-    with pytest.raises(DatasetError, match="cannot be loaded"):
+    with pytest.raises(DatasetError, match="A tar shard cannot be loaded"):
         open_rows(Files(path="x.tar"), base=tmp_path)
+
+
+def test_rows_of_a_shard_need_not_hold_the_same_files(tmp_path: Path):
+    turns = [{"role": "user", "content": [{"type": "text", "text": "?"}]}]
+    files = {
+        "a/1.json": json.dumps({"problem": "text alone?", "solution": 1}).encode(),
+        "a/2.png": png(),
+        "a/2.json": json.dumps({"problem": "one?", "solution": "2", "note": [1, "x"]}).encode(),
+        "a/3.left.png": png(),
+        "a/3.RIGHT.PNG": png(),
+        "a/3.txt": b"two?\n",
+        "a/3.cls": b"3",
+        "b/3.npy": b"lidar",
+        "b/3.txt": b"other sensors?",
+        "a/4.json": json.dumps({"problem": turns, "solution": {"x": 1}}).encode(),
+        "a/.hidden": b"",
+        "README": b"",
+    }
+    write_tar(tmp_path / "x.tar", files)
+    rows = open_rows(Files(path="x.tar"), base=tmp_path)
+    samples = Samples(rows, columns=Columns(), template=Template())
+    assert [len(s.media) for s in samples] == [0, 1, 2, 0, 0]
+    assert [s.answer for s in samples] == [1, "2", "3", None, {"x": 1}]
+    assert rows.column("solution") == [1, "2", "3", None, {"x": 1}]
+    assert rows[3]["npy"] == b"lidar"
+    assert "x.tar, key a/2" in rows.where(1)
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [(b"{not json", "not valid JSON"), (b"[1]", "is not a row"), (b"\xff", "not valid JSON")],
+)
+def test_a_malformed_row_of_a_shard_is_found_at_opening_with_its_key(content: bytes, fault: str, tmp_path: Path):
+    write_tar(tmp_path / "x.tar", {"0001.json": content})
+    with pytest.raises(DatasetError, match=fault) as caught:
+        open_rows(Files(path="x.tar"), base=tmp_path)
+    assert "key 0001" in str(caught.value)
+
+
+def test_a_shard_that_is_cut_off_is_refused(tmp_path: Path):
+    write_tar(tmp_path / "x.tar", {"0001.png": png(), "0001.txt": b"?", "0002.png": png(), "0002.txt": b"?"})
+    whole = (tmp_path / "x.tar").read_bytes()
+    (tmp_path / "x.tar").write_bytes(whole[: 512 * 5 + 20])
+    with pytest.raises(DatasetError, match="A tar shard cannot be loaded"):
+        open_rows(Files(path="x.tar"), base=tmp_path)
+
+
+@pytest.mark.parametrize("limit", ["#0", "#-3", "#00"])
+def test_a_limit_in_the_path_below_one_says_so(limit: str, tmp_path: Path):
+    (tmp_path / "rows.jsonl").write_text('{"problem": "?", "solution": "1"}')
+    with pytest.raises(DatasetError, match="The limit of rows is below 1") as caught:
+        open_rows(Files(path=f"rows.jsonl{limit}"), base=tmp_path)
+    assert "1 or more" in str(caught.value)
+
+
+def test_opening_files_of_ones_own_draws_no_bars(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    rows = datasets.Dataset.from_list([{"problem": "?", "solution": "1"}])
+    rows.to_parquet(tmp_path / "rows.parquet")
+    rows.save_to_disk(tmp_path / "saved")
+    (tmp_path / "folder").mkdir()
+    rows.to_parquet(tmp_path / "folder/train.parquet")
+    datasets.enable_progress_bars()
+    capfd.readouterr()
+    for name in ("rows.parquet", "saved", "folder"):
+        open_rows(Files(path=name), base=tmp_path)
+    assert capfd.readouterr().err == ""
+    assert not datasets.are_progress_bars_disabled()
 
 
 def test_a_limit_may_stand_in_the_path(tmp_path: Path):
