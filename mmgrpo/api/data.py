@@ -20,6 +20,7 @@ from mmgrpo.config.load import LoadedConfig, Overrides, load
 from mmgrpo.config.schema import Config
 from mmgrpo.data.convert import write_parquet
 from mmgrpo.data.encoders import Encoders
+from mmgrpo.data.feed import with_row
 from mmgrpo.data.mixture import AnySamples
 from mmgrpo.data.opening import left_out_errors, open_samples
 from mmgrpo.data.report import Findings, RowFacts, page, plain_answer, printable
@@ -31,7 +32,7 @@ from mmgrpo.policy.loading import choose_dtype, devices_here
 from mmgrpo.policy.sizing import Outline, outline_of
 from mmgrpo.reward.demands import check_rewards
 from mmgrpo.running.prompts import Encode, copied_maker
-from mmgrpo.types import Decoded, Prompt
+from mmgrpo.types import Decoded
 
 _AHEAD = 64
 _MADE_ROWS = 1000
@@ -192,16 +193,20 @@ def head(config: str | Path | Config, *, overrides: Overrides = (), count: int =
         One text per row: where it stands, its media with their sizes, token counts, the answer, the rendered prompt.
 
     Raises:
-        MmgrpoError: A row cannot be made into a prompt.
+        MmgrpoError: A row cannot be made into a prompt; the message names it.
     """
     loaded = load(config, overrides)
     samples = next(iter(_sources(loaded).values()))
     outline = outline_of(loaded.config.model)
     encode = _encoder(loaded, outline, 1)
-    return [_shown(samples, row, encode(samples[row], row), outline) for row in range(min(count, len(samples)))]
+    return [_shown(samples, row, encode, outline) for row in range(min(count, len(samples)))]
 
 
-def _shown(samples: AnySamples, row: int, prompt: Prompt, outline: Outline) -> str:
+def _shown(samples: AnySamples, row: int, encode: Encode, outline: Outline) -> str:
+    try:
+        prompt = encode(samples[row], row)
+    except MmgrpoError as error:
+        raise type(error)(with_row(str(error), samples.where(row))) from error
     counts = outline.facts.count_media_tokens(prompt.token_ids)
     parts = ", ".join(f"{number:,} for {kind}s" for kind, number in counts.items() if number)
     lines = [

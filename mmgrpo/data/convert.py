@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from mmgrpo.data.feed import with_row
 from mmgrpo.data.formats.carried import ANSWER, ID, JSON, MEDIA, MESSAGES
 from mmgrpo.data.mixture import AnySamples
-from mmgrpo.errors import DatasetError, explain
+from mmgrpo.errors import DatasetError, MediaError, explain
 from mmgrpo.types import Media, Sample
 
 _BATCH = 64
@@ -56,10 +57,10 @@ def write_parquet(
     try:
         with ParquetWriter(str(partial), schema) as writer:
             for start in range(0, len(samples), _BATCH):
-                rows = [samples[i] for i in range(start, min(start + _BATCH, len(samples)))]
-                writer.write_table(pa.table(_columns(rows, list(plan), encoded), schema=schema))
+                rows = range(start, min(start + _BATCH, len(samples)))
+                writer.write_table(pa.table(_columns(samples, rows, list(plan), encoded), schema=schema))
                 if progress is not None:
-                    progress(start + len(rows), len(samples))
+                    progress(rows.stop, len(samples))
         os.replace(partial, out)
     finally:
         partial.unlink(missing_ok=True)
@@ -122,12 +123,15 @@ def _check_json(name: str, column: Sequence[Any]) -> None:
             )
 
 
-def _columns(rows: Sequence[Sample], names: Sequence[str], encoded: Encode) -> dict[str, list[Any]]:
+def _columns(
+    samples: AnySamples, numbers: Sequence[int], names: Sequence[str], encoded: Encode
+) -> dict[str, list[Any]]:
+    rows = [samples[i] for i in numbers]
     own = {
         MESSAGES: [json.dumps(row.messages, ensure_ascii=True) for row in rows],
         ANSWER: [json.dumps(row.answer) for row in rows],
         ID: [row.id for row in rows],
-        MEDIA: [[_carried(medium, encoded) for medium in row.media] for row in rows],
+        MEDIA: [_carried(row, encoded, samples.where(i)) for i, row in zip(numbers, rows, strict=True)],
     }
     found: dict[str, list[Any]] = {}
     for name in [*names, MEDIA]:
@@ -140,6 +144,12 @@ def _columns(rows: Sequence[Sample], names: Sequence[str], encoded: Encode) -> d
     return found
 
 
-def _carried(medium: Media, encoded: Encode) -> dict[str, Any]:
-    pieces, frames, rate = encoded(medium)
-    return {"kind": medium.kind, "rate": rate, "name": medium.name, "frames": frames, "bytes": pieces}
+def _carried(row: Sample, encoded: Encode, where: str) -> list[dict[str, Any]]:
+    found = []
+    for medium in row.media:
+        try:
+            pieces, frames, rate = encoded(medium)
+        except MediaError as error:
+            raise MediaError(with_row(str(error), where)) from error
+        found.append({"kind": medium.kind, "rate": rate, "name": medium.name, "frames": frames, "bytes": pieces})
+    return found

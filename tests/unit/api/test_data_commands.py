@@ -20,7 +20,7 @@ from mmgrpo.data.opening import open_samples
 from mmgrpo.data.report import Findings, RowFacts, page
 from mmgrpo.data.rows import open_rows, rows_from_python
 from mmgrpo.data.samples import Samples
-from mmgrpo.errors import ConfigError, DatasetError, MediaError
+from mmgrpo.errors import ConfigError, DataError, DatasetError, MediaError
 from mmgrpo.media.adapters import Adapters, built_in
 from mmgrpo.types import Sample
 
@@ -141,6 +141,13 @@ def test_head_shows_prompts_media_tokens_and_answers(tmp_path: Path, capsys: pyt
     assert len(head(path, count=1)) == 1
 
 
+@pytest.mark.parametrize("row", [{"image": "gone.png"}, {"problem": None}], ids=["medium", "row"])
+def test_head_names_the_row_that_cannot_be_shown(row: dict[str, Any], tmp_path: Path):
+    good = {"problem": "?", "solution": "1"}
+    with pytest.raises(DataError, match=r"rows\.jsonl:2"):
+        head(write_yaml(tmp_path, write_rows(tmp_path, [good, good | row])))
+
+
 # convert
 
 
@@ -209,9 +216,11 @@ def test_a_count_below_one_is_a_mistake(words: list[str], tmp_path: Path, capsys
 
 
 def test_a_row_that_cannot_be_read_leaves_no_file(tmp_path: Path):
-    rows = write_rows(tmp_path, [{"image": "gone.png", "problem": "?", "solution": "1"}])
-    with pytest.raises(MediaError, match=r"gone\.png"):
+    good = {"problem": "?", "solution": "1"}
+    rows = write_rows(tmp_path, [good, good | {"image": "gone.png"}])
+    with pytest.raises(MediaError, match=r"gone\.png") as caught:
         convert(rows, tmp_path / "out.parquet")
+    assert "rows.jsonl:2" in str(caught.value)
     assert [p.name for p in tmp_path.iterdir() if "parquet" in p.name or "part" in p.name] == []
 
 
