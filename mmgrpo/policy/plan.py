@@ -11,6 +11,9 @@ Two forms for completions, chosen by their cost:
 - *apart*: each completion is its own query block over ``[prompt | itself]``, with the prompt's keys copied. Best when
   completions are long.
 
+Where attention kernels tell their log-sum-exp (the CPU), neither form is needed: :mod:`mmgrpo.policy.shared` reads the
+prompt's keys in place at the cost of *apart*.
+
 This file knows tensors and lengths, not models.
 """
 
@@ -18,6 +21,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +30,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mmgrpo.policy.layout import Span
+from mmgrpo.policy.partial import has_kernels
+from mmgrpo.policy.shared import Part, SharedPlan, part_of
 
+Item = TypeVar("Item")
 MAX_SCORES = 1 << 26
 """Largest number of (query, key) pairs in one block; bounds the size of masks and scores."""
 MAX_WASTE = 1.25
@@ -64,8 +72,44 @@ class Plan:
         return torch.cat(outputs).index_select(0, self.order)
 
 
-def build_plan(spans: tuple[Span, ...], device: torch.device) -> Plan:
-    """Choose the blocks of a row.
+def build_plan(spans: tuple[Span, ...], device: torch.device) -> Plan | SharedPlan:
+    """Choose the calls that compute a row.
+
+    Args:
+        spans: Where prompts and completions stand.
+        device: Where the row will be.
+
+    Returns:
+        A plan that covers every row index.
+    """
+    if has_kernels(device.type):
+        reach = max(s.prompt + max(s.completions, default=0) for s in spans)
+        return SharedPlan(parts=tuple(_parts(spans, device)), reach=reach)
+    return block_plan(spans, device)
+
+
+def _parts(spans: tuple[Span, ...], device: torch.device) -> Iterator[Part]:
+    """Prompts over themselves, all completions of a prompt over the prompt, each completion over itself."""
+    for chunk in _chunks(spans, lambda s: (s.prompt, s.prompt)):
+        prompts = [(s.start, s.prompt) for s in chunk]
+        yield part_of(prompts, prompts, device)
+    answered = tuple(s for s in spans if s.completions)
+    for chunk in _chunks(answered, lambda s: (s.length - s.prompt, s.prompt)):
+        answers = [(s.first_completion, s.length - s.prompt) for s in chunk]
+        yield part_of(answers, [(s.start, s.prompt) for s in chunk], device)
+    for alone in _chunks(tuple(_completions(answered)), lambda c: (c[1], c[1])):
+        yield part_of(alone, alone, device, merges=True)
+
+
+def _completions(spans: tuple[Span, ...]) -> Iterator[tuple[int, int]]:
+    """First row index and length of every completion."""
+    for span in spans:
+        ends = accumulate(span.completions, initial=span.first_completion)
+        yield from zip(ends, span.completions, strict=False)
+
+
+def block_plan(spans: tuple[Span, ...], device: torch.device) -> Plan:
+    """Choose the blocks of a row, for devices whose kernels do not tell their log-sum-exp.
 
     Args:
         spans: Where prompts and completions stand.
@@ -126,18 +170,18 @@ def _apart_size(span: Span) -> tuple[int, int]:
     return len(span.completions) * longest, span.prompt + longest
 
 
-def _chunks(spans: tuple[Span, ...], size: Callable[[Span], tuple[int, int]]) -> Iterator[tuple[Span, ...]]:
-    """Group spans of similar size, bounded in padding and in the number of scores."""
-    ordered = sorted(spans, key=lambda s: (size(s)[1], size(s)[0]))
-    chunk: list[Span] = []
-    for span in ordered:
-        candidate = [*chunk, span]
+def _chunks(items: tuple[Item, ...], size: Callable[[Item], tuple[int, int]]) -> Iterator[tuple[Item, ...]]:
+    """Group items of similar size, bounded in padding and in the number of scores."""
+    ordered = sorted(items, key=lambda s: (size(s)[1], size(s)[0]))
+    chunk: list[Item] = []
+    for item in ordered:
+        candidate = [*chunk, item]
         queries, keys = (max(size(s)[i] for s in candidate) for i in (0, 1))
         padded = len(candidate) * queries * keys
         exact = sum(size(s)[0] * size(s)[1] for s in candidate)
         if chunk and (padded > MAX_WASTE * exact or padded > MAX_SCORES):
             yield tuple(chunk)
-            candidate = [span]
+            candidate = [item]
         chunk = candidate
     if chunk:
         yield tuple(chunk)

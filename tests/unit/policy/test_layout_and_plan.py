@@ -8,11 +8,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.autograd.graph import saved_tensors_hooks
 
 from mmgrpo.errors import TrainingError
 from mmgrpo.policy import attention, layout, parts, plan
 from mmgrpo.policy.layout import completion_index, predictor_index, prompt_index, spans_of
-from mmgrpo.policy.plan import build_plan
+from mmgrpo.policy.plan import block_plan, build_plan
 
 CPU = torch.device("cpu")
 segments = st.lists(
@@ -37,27 +38,57 @@ def visible(lengths):
     )
 
 
-@given(segments, st.sampled_from(["cheaper", "joined", "apart"]))
-@settings(max_examples=60, deadline=None)
-def test_attention_by_the_plan_is_attention_under_the_written_out_mask(lengths, form):
+def built_as(form, lengths):
+    """The plan of a row: as this device has it, or by blocks, whose form is chosen by cost or given."""
     spans = spans_of(lengths)
-    choose, plan._joined_is_cheaper = plan._joined_is_cheaper, plan._joined_is_cheaper
+    if form == "shared":
+        return build_plan(spans, CPU)
+    choose = plan._joined_is_cheaper
     try:
         if form != "cheaper":
             plan._joined_is_cheaper = lambda span: form == "joined"
-        built = build_plan(spans, CPU)
+        return block_plan(spans, CPU)
     finally:
         plan._joined_is_cheaper = choose
-    total = sum(s.length for s in spans)
+
+
+def written_out(q, k, v, scale, sees):
+    keys, values = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
+    scores = torch.einsum("qhd,khd->hqk", q, keys) * scale
+    return torch.einsum("hqk,khd->qhd", scores.masked_fill(~sees, float("-inf")).softmax(-1), values)
+
+
+@given(segments, st.sampled_from(["shared", "cheaper", "joined", "apart"]), st.sampled_from([1, 2, 4]), st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_attention_by_the_plan_and_its_gradients_are_those_under_the_written_out_mask(lengths, form, shared, narrow):
+    built = built_as(form, lengths)
+    total = sum(s.length for s in spans_of(lengths))
     random = torch.Generator().manual_seed(total)
-    q = torch.randn(total, 4, 8, generator=random, dtype=torch.float64)
-    k, v = (torch.randn(total, 2, 8, generator=random, dtype=torch.float64) for _ in range(2))
-    keys, values = (x.repeat_interleave(2, dim=1) for x in (k, v))
-    scores = torch.einsum("qhd,khd->hqk", q, keys) * 0.3
-    weights = scores.masked_fill(~visible(lengths), float("-inf")).softmax(-1)
-    expected = torch.einsum("hqk,khd->qhd", weights, values)
-    assert torch.allclose(built.attend(0, q, k, v, 0.3), expected, atol=1e-12)
+    q = 3 * torch.randn(total, 4, 8, generator=random, dtype=torch.float64)
+    k = torch.randn(total, shared, 8, generator=random, dtype=torch.float64)
+    v = torch.randn(total, shared, 5 if narrow else 8, generator=random, dtype=torch.float64)
+    k[0] = -1e4 * q[0, :shared]  # the first row shuns itself: padding that repeats it must not overflow
+    inputs = [x.requires_grad_() for x in (q, k, v)]
+    found, expected = built.attend(0, *inputs, 0.3), written_out(*inputs, 0.3, visible(lengths))
+    assert torch.allclose(found, expected, atol=1e-12)
+    weights = torch.randn(found.shape, generator=random, dtype=torch.float64)
+    pairs = zip(*(torch.autograd.grad((x * weights).sum(), inputs) for x in (found, expected)), strict=True)
+    assert all(torch.allclose(a, b, atol=1e-10) for a, b in pairs)
     assert built.reach == max(p + max(c, default=0) for p, c in lengths)
+
+
+def test_a_row_holds_its_keys_and_outputs_once_for_backward():
+    """Not a copy of the prompt for each completion."""
+    lengths, held = [(200, (8,) * 8)], {}
+    q, k, v = (torch.randn(264, heads, 16, requires_grad=True) for heads in (4, 2, 2))
+
+    def pack(tensor):
+        held[tensor.untyped_storage().data_ptr()] = tensor.numel()
+        return tensor
+
+    with saved_tensors_hooks(pack, lambda t: t):
+        build_plan(spans_of(lengths), CPU).attend(0, q, k, v, 0.3)
+    assert sum(held.values()) == 264 * 16 * (4 + 2 + 2 + 4) + 264 * 4
 
 
 @given(segments)
