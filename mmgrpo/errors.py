@@ -95,3 +95,21 @@ def explain(what: str, *, where: str = "", expected: str = "", got: str = "", fi
     """
     facts = {"where": where, "expected": expected, "got": got, "fix": fix}
     return "\n".join([f"{what.rstrip('.')}.", *(f"  {name}: {text}" for name, text in facts.items() if text)])
+
+
+def counted(number: int | float, noun: str, *, plural: str = "") -> str:
+    """Write a number with its noun, for a message.
+
+    Args:
+        number: How many.
+        noun: Of one.
+        plural: Of several, where it is not the noun with an s.
+
+    Returns:
+        The number with separators, and the noun that fits it.
+
+    Example:
+        >>> counted(1, "step"), counted(1200, "row"), counted(0.5, "second"), counted(2, "box", plural="boxes")
+        ('1 step', '1,200 rows', '0.5 seconds', '2 boxes')
+    """
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

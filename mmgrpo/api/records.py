@@ -18,15 +18,16 @@ from mmgrpo.api.evaluations import (
 )
 from mmgrpo.assemble import Assembly
 from mmgrpo.config.changes import changes
+from mmgrpo.config.learn import Rollout
 from mmgrpo.config.load import load
-from mmgrpo.config.show import render, sizes
+from mmgrpo.config.show import render, unit_lines
 from mmgrpo.evaluate.report import Report
 from mmgrpo.evaluate.run import choose_metric
 from mmgrpo.observe.completions import CompletionsWriter
 from mmgrpo.observe.progress import Progress
 from mmgrpo.observe.runfolder import RunFolder
 from mmgrpo.observe.sinks import JsonlSink, Sinks
-from mmgrpo.observe.tables import parameters_table, print_facts, results_table, units_line
+from mmgrpo.observe.tables import parameters_table, print_facts, results_table
 from mmgrpo.observe.trackers import RunName, open_tracker
 from mmgrpo.running.clock import Stopwatch
 from mmgrpo.trainer import advantages
@@ -87,7 +88,8 @@ class Records:
         self._sinks = Sinks([JsonlSink(self.folder.metrics, last_step=last_step), *trackers])
         say, console = self.progress.say, self.progress.console
         say(f"{config.model.name} on {policy.device}, {policy.dtype}, {policy.module.layout} layout")
-        say(units_line({**sizes(config), "steps": str(total)}))
+        for line in unit_lines(config, total):
+            say(line)
         say(f"sampling: {_sampling(self.assembly)}")
         console.print(parameters_table({p.part: (p.trainable, p.total) for p in policy.parts()}))
         if self.assembly.left_out:
@@ -160,8 +162,10 @@ class Records:
 
 
 def _sampling(assembly: Assembly) -> str:
-    r = assembly.config.rollout
-    return (
-        f"temperature {r.temperature:g}, top_p {r.top_p:g}, top_k {r.top_k}, min_p {r.min_p:g}, repetition_penalty "
-        f"{r.repetition_penalty:g}, stop {list(r.stop)}; the checkpoint's own generation defaults are not used"
-    )
+    """Say how completions are drawn: the temperature, and whatever bends the distribution."""
+    rollout, neutral = assembly.config.rollout, Rollout()
+    names = ("top_p", "top_k", "min_p", "repetition_penalty")
+    bent = [f"{n} {getattr(rollout, n):g}" for n in names if getattr(rollout, n) != getattr(neutral, n)]
+    stop = [f"stop {list(rollout.stop)}"] if rollout.stop else []
+    told = ", ".join([f"temperature {rollout.temperature:g}", *(bent or ["nothing cut off"]), *stop])
+    return f"{told}; the checkpoint's own generation defaults are not used"

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from mmgrpo.assemble import Given, assemble, open_feed
 from mmgrpo.config.load import Overrides, load
+from mmgrpo.errors import counted
 from mmgrpo.observe.progress import Progress
 from mmgrpo.reward.paste import regroup
 from mmgrpo.reward.trial import Trial, advice, completions_table, summary_table, try_rewards
@@ -58,7 +59,7 @@ def try_on(
             counts = [size] * (count // size) + ([count % size] if count % size else [])
             prompts = open_feed(assembly).take(len(counts))
             with Progress(show=loaded.config.observe.progress) as progress:
-                progress.say(f"{loaded.config.model.name} writes {count} completions")
+                progress.say(f"{loaded.config.model.name} writes {counted(count, 'completion')}")
                 groups = assembly.engine.generate(prompts, counts, sampling_of(loaded.config.rollout))
         trial = try_rewards(assembly.rewards, groups)
     finally:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from mmgrpo.config.observe import Checks
-from mmgrpo.errors import explain
+from mmgrpo.errors import counted, explain
 from mmgrpo.types import ScoredGroup
 
 _SEPARATES = 1e-9
@@ -89,7 +89,7 @@ class Watch:
         if self._constant[name][1] >= limit:
             self._warn(
                 f"constant:{name}",
-                f"Reward {name} has been constant at {low:g} for {limit} steps",
+                f"Reward {name} has been constant at {low:g} for {counted(limit, 'step')}",
                 got=_example(scored),
                 fix="If that is its best value, it has nothing left to teach. If not: is the form that it looks for "
                 "in the prompt, and does the policy ever write it?",
@@ -97,7 +97,7 @@ class Watch:
         elif self._cancels[name] >= limit:
             self._warn(
                 f"cancels:{name}",
-                f"Reward {name} has the same value for every completion of a group, for {limit} steps",
+                f"Reward {name} has the same value for every completion of a group, for {counted(limit, 'step')}",
                 got=_example(scored),
                 fix="It cancels in GRPO and teaches nothing. A reward must tell completions of a prompt apart.",
             )
@@ -109,7 +109,7 @@ class Watch:
         if self._flat >= limit and not told:  # where each reward was named, this would say it again
             self._warn(
                 "flat",
-                f"No group has had two different totals for {limit} steps: nothing is learned",
+                f"No group has had two different totals for {counted(limit, 'step')}: nothing is learned",
                 got=_example(scored),
                 fix="Use harder or easier prompts, a graded reward, or a higher temperature.",
             )

@@ -11,8 +11,10 @@ from typing import Any
 
 from mmgrpo.config.base import Section
 from mmgrpo.config.keys import Key, all_keys, describe, is_list, one_line
+from mmgrpo.config.observe import WarmStart
 from mmgrpo.config.schema import Config
 from mmgrpo.config.write import block, flow
+from mmgrpo.errors import counted
 
 _WIDTH = 119
 
@@ -46,21 +48,61 @@ def sizes(config: Config) -> dict[str, str]:
     train, group = config.train, config.rollout.num_generations
     updates = train.optimizer_steps * config.loss.num_iterations
     length = config.rollout.max_completion_length
+    product = f"{counted(train.prompts_per_step, 'prompt')} x {group:,}"
     found = {
         "prompts per step": f"{train.prompts_per_step:,}",
-        "completions per step": f"{train.prompts_per_step * group:,} ({train.prompts_per_step:,} prompts x {group:,})",
+        "completions per step": f"{train.prompts_per_step * group:,} ({product})",
         "optimizer steps per rollout": f"{updates:,}",
-        "completions per optimizer step": f"{train.prompts_per_step // train.optimizer_steps * group:,}",
+        "completions per optimizer step": f"{_learned_at_once(config):,}",
         "completion tokens per step": f"at most {train.prompts_per_step * group * length:,}",
         "tokens per micro-batch": f"at most {train.max_batch_tokens:,}",
     }
     if train.num_steps is not None:
-        drawn = train.num_steps * train.prompts_per_step
-        found["whole run"] = f"{train.num_steps:,} steps, {drawn:,} prompts, {drawn * group:,} completions"
+        found["whole run"] = _whole(config, train.num_steps)
     if config.warm_start is not None:
-        warm = config.warm_start
-        found["warm start"] = f"{warm.num_steps:,} steps of {warm.batch_size:,} rows"
+        found["warm start"] = _warm(config.warm_start)
     return found
+
+
+def unit_lines(config: Config, steps: int) -> list[str]:
+    """Say in two lines how large a run is, as it says it at its start.
+
+    Args:
+        config: The configuration.
+        steps: Steps of the whole run.
+
+    Returns:
+        One line for a step, and one for all of them.
+
+    Example:
+        >>> from mmgrpo.config.load import load_config
+        >>> unit_lines(load_config(None, ["model.name=tiny:x"]), 1)[1]
+        'the run: 1 step, 8 prompts, 64 completions'
+    """
+    train, group = config.train, config.rollout.num_generations
+    updates = train.optimizer_steps * config.loss.num_iterations
+    each = f" of {_learned_at_once(config):,} completions" if train.optimizer_steps > 1 else ""
+    step = (
+        f"each step: {counted(train.prompts_per_step, 'prompt')} x {group:,} = {train.prompts_per_step * group:,} "
+        f"completions of at most {counted(config.rollout.max_completion_length, 'token')}; "
+        f"{counted(updates, 'optimizer step')}{each}, micro-batches up to {counted(train.max_batch_tokens, 'token')}"
+    )
+    warm = "" if config.warm_start is None else f"a warm start of {_warm(config.warm_start)}, then "
+    return [step, f"the run: {warm}{_whole(config, steps)}"]
+
+
+def _learned_at_once(config: Config) -> int:
+    return config.train.prompts_per_step // config.train.optimizer_steps * config.rollout.num_generations
+
+
+def _whole(config: Config, steps: int) -> str:
+    drawn = steps * config.train.prompts_per_step
+    written = counted(drawn * config.rollout.num_generations, "completion")
+    return f"{counted(steps, 'step')}, {counted(drawn, 'prompt')}, {written}"
+
+
+def _warm(warm: WarmStart) -> str:
+    return f"{counted(warm.num_steps, 'step')} of {counted(warm.batch_size, 'row')}"
 
 
 def _sizes_lines(config: Config) -> Iterator[str]:

@@ -75,16 +75,6 @@ def parameters_table(parts: Mapping[str, tuple[int, int]]) -> Table:
     return table
 
 
-def units_line(sizes: Mapping[str, str]) -> str:
-    """Write the sizes of a run on one line.
-
-    Example:
-        >>> units_line({"prompts per step": "64", "completions per step": "512"})
-        'prompts per step: 64 · completions per step: 512'
-    """
-    return " · ".join(f"{printable(name)}: {printable(size)}" for name, size in sizes.items())
-
-
 def _cells(
     name: str, after: Mapping[str, float], before: Mapping[str, float] | None, errors: Mapping[str, float]
 ) -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mmgrpo.config.learn import Reward
-from mmgrpo.errors import ConfigError, MediaError, explain
+from mmgrpo.errors import ConfigError, MediaError, counted, explain
 from mmgrpo.reward.calling import check_columns
 from mmgrpo.reward.loading import Loaded, load_reward
 from mmgrpo.types import Sample
@@ -135,7 +135,7 @@ def _nothing_there(name: str, lacking: Sequence[str], rows: RowSource) -> str:
         f"Reward {name} asks for {', '.join(lacking)}, and no row has a value there: it would apply to nothing",
         where=rows.name,
         expected="a truth in at least one row" if truth else "a value in at least one row",
-        got=f"None in all {len(rows):,} rows (columns: {have})",
+        got=f"None in all {counted(len(rows), 'row')} (columns: {have})",
         fix=f"{'Name the column of the truth: data.columns.answer. ' if truth else ''}Add the values to the rows, "
         f"take another reward, or give the argument a default ({lacking[0]}=None) if the reward can do without.",
     )

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from mmgrpo.config.learn import Reward
-from mmgrpo.errors import ConfigError, explain
+from mmgrpo.errors import ConfigError, counted, explain
 from mmgrpo.reward.calling import check_columns
 from mmgrpo.reward.columns import Table, table
 from mmgrpo.reward.compose import Moments, combine, group_spread, scale_group, scale_running
@@ -231,8 +231,8 @@ class RewardSum:
             self._warned = True
             sample = rows.columns["ids"][lost[0]]
             warnings.warn(
-                f"No reward applies to {len(lost)} of {rows.rows} completions (first: sample {sample}); they are not "
-                "learned from. Said once.",
+                f"No reward applies to {len(lost)} of {counted(rows.rows, 'completion')} (first: sample {sample}); "
+                "they are not learned from. Said once.",
                 stacklevel=3,
             )
 

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mmgrpo.errors import MmgrpoError
+from mmgrpo.errors import MmgrpoError, counted
 from mmgrpo.reward.columns import table
 from mmgrpo.reward.compose import group_spread
 from mmgrpo.reward.score import RewardSum
@@ -117,7 +117,9 @@ def advice(trial: Trial) -> list[str]:
     flat = [name for name, spread in trial.spread.items() if spread == 0 and len(trial.texts) > trial.groups]
     told = [f"{name} has the same value inside every group: it cancels in GRPO and teaches nothing." for name in flat]
     if trial.ties:
-        told.append(f"All totals are equal in {trial.ties} of {trial.groups} groups: nothing is learned from these.")
+        told.append(
+            f"All totals are equal in {trial.ties} of {counted(trial.groups, 'group')}: nothing is learned from these."
+        )
     return told
 
 

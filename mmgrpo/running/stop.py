@@ -61,7 +61,7 @@ class StopRequest:
         if self._signal is not None:
             return self._signal
         if self.max_seconds is not None and self._clock() - self._start >= self.max_seconds:
-            return f"the time limit of {self.max_seconds:g} seconds"
+            return f"the time limit of {self.max_seconds:g} {'second' if self.max_seconds == 1 else 'seconds'}"
         return None
 
     def _caught(self, number: int, frame: FrameType | None) -> None:

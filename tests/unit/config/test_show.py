@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mmgrpo.config.keys import all_keys
 from mmgrpo.config.load import load_config
-from mmgrpo.config.show import render, schema_markdown, sizes
+from mmgrpo.config.show import render, schema_markdown, sizes, unit_lines
 from mmgrpo.config.tree import parse_document, parse_value
 from mmgrpo.config.write import block, flow
 
@@ -96,3 +96,14 @@ def test_the_page_documents_every_key_once():
     assert page.count("| `num_generations` |") == 2  # rollout and eval
     assert page.count("| `synthetic` |") == 3  # scenes, beeps and clips
     assert "`data.train`, `data.eval`, `warm_start.data` with `path`" in page
+
+
+def test_the_units_of_a_run_are_two_lines_with_one_and_many_told_apart():
+    small = {"train.prompts_per_step": 1, "rollout.num_generations": 2, "rollout.max_completion_length": 1}
+    step, whole = unit_lines(load_config(None, {**FULL, **small, "train.optimizer_steps": 1}), 1)
+    assert step.startswith("each step: 1 prompt x 2 = 2 completions of at most 1 token; 1 optimizer step,")
+    assert whole.endswith("1 step, 1 prompt, 2 completions")
+    large = {"train.prompts_per_step": 4, "train.optimizer_steps": 2, "loss.num_iterations": 3}
+    step, whole = unit_lines(load_config(None, {**FULL, **large}), 1000)
+    assert "6 optimizer steps of 16 completions" in step
+    assert "1,000 steps, 4,000 prompts, 32,000 completions" in whole

@@ -79,4 +79,4 @@ def test_in_another_thread_signals_are_left_alone_and_the_time_limit_works():
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert found == [("the time limit of 1 seconds", True)]
+    assert found == [("the time limit of 1 second", True)]
