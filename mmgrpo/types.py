@@ -162,13 +162,15 @@ class OptimizerBatch:
     """
 
     batches: tuple[Batch, ...]
-    """May be empty: then the optimizer step is skipped, and counted."""
+    """Those of this process; may be empty."""
     num_tokens: int
-    """Tokens with ``loss_mask`` True, over all micro-batches (and ranks)."""
+    """Tokens with ``loss_mask`` True, over all micro-batches and processes."""
     num_sequences: int
     """Completions with at least one such token."""
     num_skipped_groups: int = 0
     """Groups left out because all their advantages are zero."""
+    learns: bool
+    """Whether there is a micro-batch in any process; False: then the optimizer step is skipped, and counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ Knows nothing of where metrics go.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from jaxtyping import Float
@@ -43,6 +43,11 @@ class LossSums:
     """How many ratios were clipped at 1 + epsilon_high."""
     per_sequence: bool
     """True: a ratio per completion. False: a ratio per token."""
+
+    def cpu(self) -> LossSums:
+        """Copy to the CPU, whence sums can go to other processes."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return LossSums(**{name: v.cpu() if isinstance(v, Tensor) else v for name, v in values.items()})
 
 
 def loss_sums(

@@ -10,13 +10,19 @@ from mmgrpo.config.learn import Loss, Rollout, Train
 from mmgrpo.config.observe import WarmStart
 from mmgrpo.grpo.objective import Objective
 from mmgrpo.train.optimizer import Optimizer, OptimizerSettings
+from mmgrpo.train.parallel import Processes
 from mmgrpo.train.schedule import Schedule
 from mmgrpo.train.supervised import WarmStartSettings
 from mmgrpo.train.update import UpdateSettings
 
 
 def build_optimizer(
-    named: Sequence[tuple[str, nn.Parameter]], train: Train, *, num_steps: int, num_iterations: int = 1
+    named: Sequence[tuple[str, nn.Parameter]],
+    train: Train,
+    *,
+    num_steps: int,
+    num_iterations: int = 1,
+    processes: Processes | None = None,
 ) -> Optimizer:
     """Build the optimizer of a GRPO run.
 
@@ -27,6 +33,7 @@ def build_optimizer(
         train: The ``train:`` section.
         num_steps: Steps of the whole run, also those before a resume.
         num_iterations: Passes over each rollout.
+        processes: Those that hold the same weights; default: this one alone.
 
     Returns:
         The optimizer, at the first step of its schedule.
@@ -38,11 +45,15 @@ def build_optimizer(
         total_steps=num_steps * per_step,
         kind=train.lr_scheduler_type,
     )
-    return Optimizer(named, settings=optimizer_settings(train), schedule=schedule)
+    return Optimizer(named, settings=optimizer_settings(train), schedule=schedule, processes=processes)
 
 
 def build_warm_start_optimizer(
-    named: Sequence[tuple[str, nn.Parameter]], warm_start: WarmStart, train: Train
+    named: Sequence[tuple[str, nn.Parameter]],
+    warm_start: WarmStart,
+    train: Train,
+    *,
+    processes: Processes | None = None,
 ) -> Optimizer:
     """Build the optimizer of the supervised steps: rate and decay of ``warm_start:``, all else of ``train:``."""
     schedule = Schedule(
@@ -52,7 +63,7 @@ def build_warm_start_optimizer(
         kind=warm_start.lr_scheduler_type,
     )
     settings = optimizer_settings(train, weight_decay=warm_start.weight_decay)
-    return Optimizer(named, settings=settings, schedule=schedule)
+    return Optimizer(named, settings=settings, schedule=schedule, processes=processes)
 
 
 def optimizer_settings(train: Train, *, weight_decay: float | None = None) -> OptimizerSettings:

@@ -8,32 +8,46 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mmgrpo.grpo.logprobs import mismatch
 from mmgrpo.train.frozen import MicroBatch
 
+KnownLogprobs = tuple[Float[Tensor, "K"], Float[Tensor, "K"], Bool[Tensor, "K"]]
+"""Log-probs of the trainer and of the engine, in nats, and which of them are of trained tokens; on the CPU."""
 
-def sampling_metrics(micros: Sequence[MicroBatch]) -> dict[str, float]:
+
+def known_logprobs(micros: Sequence[MicroBatch]) -> list[KnownLogprobs]:
+    """Give the log-probs of the micro-batches that were computed.
+
+    Args:
+        micros: Micro-batches; those without old log-probs are left out.
+    """
+    # to the CPU first: not every device has the float64 in which thousands of small differences are averaged
+    return [
+        (m.old_logprobs.cpu(), m.rows.rollout_logprobs.cpu(), m.rows.loss_mask.cpu())
+        for m in micros
+        if m.old_logprobs is not None
+    ]
+
+
+def sampling_metrics(known: Sequence[KnownLogprobs]) -> dict[str, float]:
     """Compare the engine's log-probs with the trainer's, on trained tokens, under the weights that the step found.
 
     difference[t] = |old_logprobs[t] - rollout_logprobs[t]|,  ratio[t] = exp(old_logprobs[t] - rollout_logprobs[t])
 
     Args:
-        micros: Micro-batches; those without old log-probs are left out.
+        known: From :func:`known_logprobs`, of all processes.
 
     Returns:
         ``sampling/sampling_logp_difference/{mean,max}`` in nats and ``sampling/importance_sampling_ratio/
         {min,mean,max}``; nothing where no token was computed.
     """
-    known = [(m.old_logprobs, m.rows) for m in micros if m.old_logprobs is not None]
     if not known:
         return {}
-    # to the CPU first: not every device has the float64 in which thousands of small differences are averaged
-    old = torch.cat([old.cpu() for old, _ in known]).double()
-    rollout = torch.cat([rows.rollout_logprobs.cpu() for _, rows in known]).double()
-    return mismatch(old, rollout, torch.cat([rows.loss_mask.cpu() for _, rows in known])).metrics()
+    old, rollout, mask = (torch.cat(parts) for parts in zip(*known, strict=True))
+    return mismatch(old.double(), rollout.double(), mask).metrics()
 
 
 def mean_over_steps(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from mmgrpo.errors import CheckpointError, TrainingError, explain
+from mmgrpo.train.parallel import Processes
 from mmgrpo.train.schedule import Schedule
 
 HALF = (torch.bfloat16, torch.float16)
@@ -47,11 +48,28 @@ class Optimizer:
     """
 
     def __init__(
-        self, named: Sequence[tuple[str, nn.Parameter]], *, settings: OptimizerSettings, schedule: Schedule
+        self,
+        named: Sequence[tuple[str, nn.Parameter]],
+        *,
+        settings: OptimizerSettings,
+        schedule: Schedule,
+        processes: Processes | None = None,
     ) -> None:
+        """Build over named weights.
+
+        Args:
+            named: What learns.
+            settings: Everything but the learning rate.
+            schedule: The learning rate.
+            processes: Those that hold the same weights, whose gradients are added up; default: this one alone.
+
+        Raises:
+            TrainingError: There is nothing to train.
+        """
         if not named:
             raise TrainingError(explain("Nothing can be trained", fix="Unfreeze a part under model.freeze."))
         self.settings, self.schedule = settings, schedule
+        self.processes = processes or Processes()
         self.steps_taken = 0
         """Position in the schedule; skipped optimizer steps count."""
         self._named = list(named)
@@ -85,11 +103,12 @@ class Optimizer:
         return torch.nn.utils.get_total_norm([g for _, g in self.gradients()])
 
     def step(self) -> float:
-        """Clip the gradients, change the weights, advance the schedule and clear the gradients.
+        """Add the gradients of all processes up, clip them, change the weights, advance the schedule and clear the gradients.
 
         Returns:
             The global norm of the gradients before clipping.
         """
+        self._add_up()
         norm = self.grad_norm()
         limit = self.settings.max_grad_norm
         if limit > 0:
@@ -100,6 +119,18 @@ class Optimizer:
         self._round_masters()
         self.skip()
         return float(norm)
+
+    def _add_up(self) -> None:
+        """Sum the gradients of all processes; a weight that has one in none of them is left alone everywhere."""
+        if self.processes.world == 1:
+            return
+        tensors = [tensor for _, tensor in self._stepped]
+        have = self.processes.gather([tensor.grad is not None for tensor in tensors])
+        moved = [tensor for tensor, here in zip(tensors, zip(*have, strict=True), strict=True) if any(here)]
+        for tensor in moved:
+            if tensor.grad is None:
+                tensor.grad = torch.zeros_like(tensor)
+        self.processes.add_up([tensor.grad for tensor in moved if tensor.grad is not None])
 
     def skip(self) -> None:
         """Advance the schedule without a step, and clear the gradients."""

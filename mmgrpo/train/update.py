@@ -15,8 +15,9 @@ from mmgrpo.grpo.sums import LossSums, loss_metrics
 from mmgrpo.train.backward import backward
 from mmgrpo.train.contract import TrainablePolicy
 from mmgrpo.train.frozen import MicroBatch, prepare
-from mmgrpo.train.measure import masked_sum, mean_over_steps, sampling_metrics
+from mmgrpo.train.measure import known_logprobs, masked_sum, mean_over_steps, sampling_metrics
 from mmgrpo.train.optimizer import Optimizer
+from mmgrpo.train.parallel import Processes
 from mmgrpo.types import OptimizerBatch, UpdateStats
 
 
@@ -77,20 +78,23 @@ def update(
     for _ in range(settings.num_iterations):
         for index, step in enumerate(batches):
             rate = optimizer.learning_rate
-            if not step.batches:
+            if not step.learns:
                 optimizer.skip()
                 continue
             passes, norm = _optimizer_step(policy, micros[index], step, settings=settings, optimizer=optimizer)
             micros[index] = tuple(p.micro for p in passes)
-            metrics.append(_step_metrics(passes, _counts(step, settings)) | {"grad_norm": norm})
+            found = _step_metrics(passes, _counts(step, settings), optimizer.processes)
+            metrics.append(found | {"grad_norm": norm})
     nothing = loss_metrics([], Counts(num_tokens=0, num_sequences=0, max_completion_length=1)) | {"grad_norm": 0.0}
     found = mean_over_steps(metrics) if metrics else nothing
-    found |= {"learning_rate": rate} | sampling_metrics([m for step in micros for m in step]) | seconds
+    known = optimizer.processes.gather(known_logprobs([m for step in micros for m in step]))
+    found |= {"learning_rate": rate} | sampling_metrics([pair for part in known for pair in part]) | seconds
+    tokens = sum(b.num_tokens for step in batches for b in step.batches)
     return UpdateStats(
         metrics=found,
         optimizer_steps=len(metrics),
         skipped_optimizer_steps=settings.num_iterations * len(batches) - len(metrics),
-        num_tokens=settings.num_iterations * sum(b.num_tokens for step in batches for b in step.batches),
+        num_tokens=settings.num_iterations * sum(optimizer.processes.gather(tokens)),
         seconds=time.perf_counter() - start,
     )
 
@@ -143,10 +147,12 @@ def _counts(step: OptimizerBatch, settings: UpdateSettings) -> Counts:
     )
 
 
-def _step_metrics(passes: Sequence[_Pass], counts: Counts) -> dict[str, float]:
-    metrics = loss_metrics([p.sums for p in passes], counts)
-    measured = [p.entropy for p in passes if p.entropy is not None]
-    computed = sum(int(p.micro.rows.loss_mask.sum()) for p in passes)
+def _step_metrics(passes: Sequence[_Pass], counts: Counts, processes: Processes) -> dict[str, float]:
+    own = [(p.sums.cpu(), p.entropy, int(p.micro.rows.loss_mask.sum())) for p in passes]
+    everyone = [one for part in processes.gather(own) for one in part]
+    metrics = loss_metrics([sums for sums, _, _ in everyone], counts)
+    measured = [entropy for _, entropy, _ in everyone if entropy is not None]
+    computed = sum(tokens for _, _, tokens in everyone)
     if measured and computed:
         metrics["entropy"] = sum(measured) / computed
     return metrics

@@ -1,0 +1,57 @@
+"""Showing every process the groups of all, so that each compares, counts and logs the whole step.
+
+Pictures and processed tensors stay where they were made: only texts, tokens and rewards travel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from mmgrpo.train.parallel import Processes
+from mmgrpo.types import ScoredGroup
+
+
+class Exchange:
+    """Exchanges the groups of one step after another."""
+
+    def __init__(self, processes: Processes) -> None:
+        """Exchange between ``processes``."""
+        self._processes = processes
+        self._own: frozenset[int] = frozenset()
+
+    def share(self, own: Sequence[ScoredGroup]) -> list[ScoredGroup]:
+        """Give the groups of all processes, in the order in which one process would have drawn them.
+
+        Args:
+            own: Those of this process.
+
+        Returns:
+            All; those of others without media, tensors and columns.
+        """
+        self._own = frozenset(scored.group.prompt.occurrence for scored in own)
+        if self._processes.world == 1:
+            return list(own)
+        mine = {scored.group.prompt.occurrence: scored for scored in own}
+        found = [scored for part in self._processes.gather([_light(s) for s in own]) for scored in part]
+        found.sort(key=lambda scored: scored.group.prompt.occurrence)
+        return [mine.get(scored.group.prompt.occurrence, scored) for scored in found]
+
+    def is_mine(self, scored: ScoredGroup) -> bool:
+        """Tell whether a group of the newest step was made here, and so is learned from here."""
+        return scored.group.prompt.occurrence in self._own
+
+
+def _light(scored: ScoredGroup) -> ScoredGroup:
+    group, prompt = scored.group, scored.group.prompt
+    media = tuple(replace(medium, data=None) for medium in prompt.media)
+    sample = replace(prompt.sample, media=(), extras={})
+    prompt = replace(prompt, sample=sample, model_inputs={}, media=media)
+    completions = tuple(
+        replace(
+            one, token_ids=one.token_ids.cpu(), rollout_logprobs=one.rollout_logprobs.cpu(),
+            loss_mask=one.loss_mask.cpu(), media=(),
+        )
+        for one in group.completions
+    )  # fmt: skip
+    return replace(scored, group=replace(group, prompt=prompt, completions=completions))
