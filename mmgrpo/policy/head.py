@@ -16,16 +16,18 @@ from torch.utils.checkpoint import checkpoint
 from mmgrpo.grpo.logprobs import chosen_logprobs, entropy_of, log_distribution
 
 
-def _chunk_stats(
+def _chunk_logprobs(
     hidden: Float[Tensor, "k D"],
     token_ids: Int[Tensor, "k"],
     head: Callable[[Tensor], Tensor],
     temperature: float,
-    entropy: bool,
-) -> tuple[Float[Tensor, "k"], Float[Tensor, "k"]]:
+    entropies: list[Tensor] | None,
+) -> Float[Tensor, "k"]:
+    """Log-probs of a chunk; its entropy goes to the list, if that is empty: the second pass, in backward, adds none."""
     every = log_distribution(head(hidden), temperature=temperature)
-    logprobs = chosen_logprobs(every, token_ids)
-    return logprobs, entropy_of(every) if entropy else torch.zeros_like(logprobs)
+    if entropies is not None and not entropies:
+        entropies.append(entropy_of(every.detach()))
+    return chosen_logprobs(every, token_ids)
 
 
 def head_stats(
@@ -48,20 +50,23 @@ def head_stats(
         head: Hidden states to logits, with all that the family does after its head.
         temperature: Of the rollout, above 0.
         chunk: Rows per pass; held memory grows with it.
-        entropy: Also return the entropy.
+        entropy: Also measure the entropy.
 
     Returns:
-        Log-probs and entropy in nats, float32 (float64 stays).
+        Log-probs and entropy in nats, float32 (float64 stays). No gradient flows through the entropy: it is computed
+        once, and backward does not pay for it.
     """
-    recompute = torch.is_grad_enabled()
     logprobs: list[Tensor] = []
     entropies: list[Tensor] = []
     for start in range(0, len(token_ids), chunk):
         part = slice(start, start + chunk)
-        arguments = (hidden[part], token_ids[part], head, temperature, entropy)
-        stats = checkpoint(_chunk_stats, *arguments, use_reentrant=False) if recompute else _chunk_stats(*arguments)
-        logprobs.append(stats[0])
-        entropies.append(stats[1])
+        measured: list[Tensor] | None = [] if entropy else None
+        arguments = (hidden[part], token_ids[part], head, temperature, measured)
+        if torch.is_grad_enabled():
+            logprobs.append(checkpoint(_chunk_logprobs, *arguments, use_reentrant=False))
+        else:
+            logprobs.append(_chunk_logprobs(*arguments))
+        entropies += measured or []
     if not logprobs:
         empty = hidden.new_zeros(0).float()
         return empty, (empty if entropy else None)

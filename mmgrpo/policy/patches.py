@@ -14,7 +14,7 @@ from torch.nn import functional as F
 class PatchProjection(nn.Conv3d):
     """A convolution that is a matrix product where its kernel covers the whole input, and itself elsewhere."""
 
-    def forward(self, input: Float[Tensor, "n I t h w"]) -> Float[Tensor, "n O T H W"]:  # noqa: A002 (torch's name)
+    def forward(self, input: Float[Tensor, "n I t h w"]) -> Float[Tensor, "n O T H W"]:
         """Project each patch."""
         if input.shape[2:] != self.kernel_size:
             return super().forward(input)

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from mmgrpo.grpo.logprobs import entropy, token_logprobs
+from mmgrpo.grpo.logprobs import entropy, entropy_of, token_logprobs
+from mmgrpo.policy import head
 from mmgrpo.policy.head import head_stats
 
 WIDTH, TOKENS = 8, 40
@@ -49,16 +50,25 @@ def test_memory_held_for_backward_does_not_grow_with_the_vocabulary():
 @pytest.mark.parametrize("chunk", [1, 7, 40, 1000])
 def test_chunks_change_neither_values_nor_gradients(chunk):
     logprobs, h, (hidden, weight, ids), _ = run(50, chunk=chunk, dtype=torch.float64)
-    (logprobs.sum() + 0.3 * (h * h).sum()).backward()
+    logprobs.sum().backward()
     found = hidden.grad.clone(), weight.grad.clone()
     hidden.grad = weight.grad = None
     logits = hidden @ weight.T
     whole, whole_h = token_logprobs(logits, ids, temperature=0.7), entropy(logits, temperature=0.7)
-    (whole.sum() + 0.3 * (whole_h * whole_h).sum()).backward()
+    whole.sum().backward()
     assert torch.allclose(logprobs, whole, atol=1e-12)
     assert torch.allclose(h, whole_h, atol=1e-12)
     assert torch.allclose(found[0], hidden.grad, atol=1e-11)
     assert torch.allclose(found[1], weight.grad, atol=1e-11)
+
+
+def test_the_entropy_is_measured_once_and_has_no_gradient(monkeypatch):
+    measured = []
+    monkeypatch.setattr(head, "entropy_of", lambda x: measured.append(len(x)) or entropy_of(x))
+    logprobs, h, _, _ = run(50)
+    assert not h.requires_grad
+    logprobs.sum().backward()
+    assert measured == [16, 16, 8]
 
 
 def test_bfloat16_logits_give_float32_logprobs():
@@ -76,7 +86,7 @@ def test_logits_far_from_zero_and_banned_tokens_give_the_same_finite_figures():
     def stats(shift):
         moved = (logits + shift).requires_grad_()
         logprobs, h = head_stats(moved, ids, lambda x: x, temperature=1.0, chunk=16, entropy=True)
-        (logprobs.sum() + h.sum()).backward()
+        logprobs.sum().backward()
         return logprobs, h, moved.grad
 
     near, far = stats(0.0), stats(1e4)  # at 10,000 a float32 logit still has three digits behind the point
