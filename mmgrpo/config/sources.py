@@ -14,8 +14,8 @@ class Files(Section):
     """Rows from files, a folder, or the hub."""
 
     path: str
-    """A file (.jsonl, .json, .csv, .parquet, .arrow), tar shards (``shards/*.tar``), a dataset folder, or a hub id.
-    Relative to the YAML, then to the working folder."""
+    """A file (.jsonl, .json, .csv, .parquet, .arrow), several (``parts/*.jsonl``), tar shards (``shards/*.tar``), a
+    dataset folder, or a hub id. Relative to the YAML, then to the working folder."""
     split: str = "train"
     """Split of a dataset folder or hub id."""
     config: str | None = None

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mmgrpo.config.data import Files
-from mmgrpo.data.lazy import ListedRows, Rows
+from mmgrpo.data.lazy import JoinedRows, ListedRows, Rows
 from mmgrpo.data.lines import CsvRows, JsonLinesRows, RenamedRows
 from mmgrpo.data.shards import shard_rows
 from mmgrpo.data.tables import arrow_rows, loaded_rows, parquet_rows, saved_rows, streamed_rows
@@ -42,6 +42,10 @@ def open_path(source: Files, base: Path) -> Rows:
     if path.is_dir():
         return _open_folder(path, source)
     reader = _READERS.get(path.suffix.lower())
+    several = _matching(path)
+    if several and reader:
+        _refuse_parts(source, path)
+        return JoinedRows([_open_file(file, reader) for file in several], name=str(path), base=path.parent)
     if path.is_file() and reader:
         _refuse_parts(source, path)
         return _open_file(path, reader)
@@ -78,7 +82,14 @@ def find_path(path: str, base: Path) -> Path:
     """
     written = Path(path).expanduser()
     places = [written] if written.is_absolute() else [base / written, Path.cwd() / written]
-    return next((place for place in places if place.exists() or _shards(place)), places[0]).absolute()
+    return next(
+        (place for place in places if place.exists() or _shards(place) or _matching(place)), places[0]
+    ).absolute()
+
+
+def _matching(path: Path) -> list[Path]:
+    """List the files that a pattern names; none for a path without ``*``, or where a file has that very name."""
+    return sorted(path.parent.glob(path.name)) if "*" in path.name and not path.exists() else []
 
 
 def _shards(path: Path) -> list[Path]:
@@ -142,17 +153,20 @@ def _open_folder(path: Path, source: Files) -> Rows:
 
 
 def _with_files(rows: Rows) -> Rows:
-    """Offer the ``file_name`` of a metadata file as a column of its kind of medium."""
+    """Offer the ``file_name`` of a metadata file as a column of its kind of medium, row by row."""
     if "file_name" not in rows.columns or not len(rows):
         return rows
-    ending = Path(str(rows[0]["file_name"])).suffix.lower()
-    return RenamedRows(rows, column="file_name", name=_MEDIA_OF_FILE.get(ending, "image"))
+    endings = [Path(str(name)).suffix.lower() for name in rows.column("file_name")]
+    return RenamedRows(rows, column="file_name", names=[_MEDIA_OF_FILE.get(ending, "image") for ending in endings])
 
 
 def _json_rows(path: Path) -> Rows:
+    """Read a list of rows; many a file of that name holds one row per line instead, and is read so."""
     try:
         content = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
+        if _first_line_is_a_row(path):
+            return JsonLinesRows(path)
         raise DatasetError(explain("The file is not valid JSON", where=str(path), got=str(error))) from error
     lists = (
         [value for value in content.values() if isinstance(value, list)] if isinstance(content, dict) else [content]
@@ -168,6 +182,15 @@ def _json_rows(path: Path) -> Rows:
             )
         )
     return ListedRows(lists[0], name=str(path), base=path.parent)
+
+
+def _first_line_is_a_row(path: Path) -> bool:
+    with path.open("rb") as file:
+        first = next((line for line in file if line.strip()), b"")
+    try:
+        return isinstance(json.loads(first.removeprefix(b"\xef\xbb\xbf")), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 _READERS: dict[str, Callable[[Path], Rows]] = {

@@ -6,7 +6,9 @@ Knows no file format and no column: readers fill in how one row is made.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, overload
 
@@ -87,6 +89,33 @@ class ChosenRows(Rows):
     def id(self, index: int) -> str:
         """Keep the id that the row has in its own source."""
         return self._rows.id(self._indices[index])
+
+
+class JoinedRows(Rows):
+    """Rows of several files behind one another, as one source."""
+
+    def __init__(self, parts: Sequence[Rows], *, name: str, base: Path | None) -> None:
+        """Join ``parts``; columns are the union over all of them."""
+        self._parts, self._starts = tuple(parts), [0, *accumulate(len(part) for part in parts)]
+        self.name, self.base = name, base
+        self.columns = tuple(dict.fromkeys(column for part in parts for column in part.columns))
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def read(self, index: int) -> Row:
+        """Read the row with None for the columns that its file lacks."""
+        part, inner = self._find(index)
+        return dict.fromkeys(self.columns) | dict(part.read(inner))
+
+    def where(self, index: int) -> str:
+        """Say where the row came from in its own file."""
+        part, inner = self._find(index)
+        return part.where(inner)
+
+    def _find(self, index: int) -> tuple[Rows, int]:
+        number = bisect_right(self._starts, index) - 1
+        return self._parts[number], index - self._starts[number]
 
 
 class ListedRows(Rows):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import json
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ class JsonLinesRows(Rows):
             row = json.loads(line)
         except ValueError as error:  # malformed JSON, or bytes that are not UTF-8
             raise DatasetError(
-                explain("A line is not valid JSON", where=f"{self.name}:{number}", got=str(error))
+                explain("A line is not valid JSON", where=f"{self.name}:{number}", got=str(error), fix=_fix(line))
             ) from error
         if not isinstance(row, dict):
             raise DatasetError(
@@ -66,6 +66,7 @@ class JsonLinesRows(Rows):
                     where=f"{self.name}:{number}",
                     expected='a JSON object such as {"problem": "…"}',
                     got=type(row).__name__,
+                    fix="A list of rows is JSON: name the file .json." if isinstance(row, list) else "",
                 )
             )
         return row
@@ -83,7 +84,7 @@ class CsvRows(Rows):
         csv.field_size_limit(_LONGEST_FIELD)  # the csv module's own limit would refuse pictures in base64
         self._path, self.name, self.base = path, str(path), path.parent
         self._starts, self._lines = array("Q"), array("Q")
-        self._delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+        self._delimiter = "\t" if path.suffix.lower() == ".tsv" else _delimiter(path)
         header: list[str] | None = None
         for number, start, cells in self._records():
             if header is None:
@@ -132,7 +133,7 @@ class CsvRows(Rows):
                 first_line, first_byte = number + 1, stop
         except (csv.Error, UnicodeDecodeError) as error:
             raise DatasetError(
-                explain("A CSV record cannot be read", where=f"{self.name}:{number}", got=str(error))
+                explain("A CSV record cannot be read", where=f"{self.name}:{number}", got=str(error), fix=_UTF8)
             ) from error
 
     def _check_width(self, cells: list[str], header: list[str], number: int) -> None:
@@ -149,13 +150,13 @@ class CsvRows(Rows):
 
 
 class RenamedRows(Rows):
-    """Rows with one column more: the value of another column under a second name."""
+    """Rows with columns more: the value of one column, under a name that may differ from row to row."""
 
-    def __init__(self, rows: Rows, *, column: str, name: str) -> None:
-        """Offer ``column`` of ``rows`` as ``name`` too, unless the rows have such a column."""
-        self._rows, self._column, self._name = rows, column, name
+    def __init__(self, rows: Rows, *, column: str, names: Sequence[str]) -> None:
+        """Offer ``column`` of row i as ``names[i]`` too, unless the rows have such a column."""
+        self._rows, self._column, self._names = rows, column, names
         self.name, self.base, self.confined, self.format = rows.name, rows.base, rows.confined, rows.format
-        self.columns = tuple(dict.fromkeys((*rows.columns, name)))
+        self.columns = tuple(dict.fromkeys((*rows.columns, *names)))
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -163,11 +164,32 @@ class RenamedRows(Rows):
     def read(self, index: int) -> Row:
         """Read the row and add the column."""
         row = self._rows.read(index)
-        return {self._name: row[self._column], **row}
+        return dict.fromkeys(self.columns) | {self._names[index]: row[self._column], **row}
 
     def where(self, index: int) -> str:
         """Say where the row came from."""
         return self._rows.where(index)
+
+
+_UTF8 = "Save the file as UTF-8."
+
+
+def _fix(line: bytes) -> str:
+    """Say what to do about a line that is no JSON, where that is plain."""
+    if line.strip() in (b"[", b"{", b"[{"):
+        return "A file whose rows take several lines is JSON: name it .json."
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return _UTF8
+    return _UTF8 if b"\0" in line else ""
+
+
+def _delimiter(path: Path) -> str:
+    """Tell what separates the cells of a CSV file: the first of comma, semicolon and tab that its header has."""
+    with path.open("rb") as file:
+        header = file.readline()
+    return next((mark for mark in (",", ";", "\t") if mark.encode() in header), ",")
 
 
 def _lines(path: Path) -> Iterator[tuple[int, int, bytes]]:

@@ -61,7 +61,7 @@ def parquet_rows(path: Path) -> TableRows:
 
 
 def arrow_rows(path: Path) -> TableRows:
-    """Open one arrow file in the stream form that ``datasets`` writes.
+    """Open one arrow file: in the stream form that ``datasets`` writes, or in the file form (Feather).
 
     Args:
         path: The file.
@@ -69,9 +69,18 @@ def arrow_rows(path: Path) -> TableRows:
     Raises:
         DatasetError: The file cannot be read.
     """
+    import pyarrow as pa
     from datasets import Dataset
+    from datasets.table import InMemoryTable
 
-    return TableRows(reading(path, lambda: Dataset.from_file(str(path))), name=str(path), base=path.parent)
+    def load() -> Any:
+        """Map the file into memory."""
+        with path.open("rb") as file:
+            if file.read(6) != b"ARROW1":
+                return Dataset.from_file(str(path))
+        return Dataset(InMemoryTable(pa.ipc.open_file(pa.memory_map(str(path))).read_all()))
+
+    return TableRows(reading(path, load), name=str(path), base=path.parent)
 
 
 def saved_rows(path: Path, *, split: str) -> TableRows:
@@ -164,6 +173,12 @@ def _first(stream: Any, limit: int) -> Iterator[Row]:
     yield from stream.take(limit)
 
 
+def _cause(error: BaseException) -> str:
+    """Give the error beneath, where ``datasets`` wraps it in one that says nothing."""
+    below = error.__cause__
+    return "" if below is None else f" ({type(below).__name__}: {str(below).strip()[:300]})"
+
+
 @contextlib.contextmanager
 def _quiet() -> Generator[None, None, None]:
     """Keep the progress bars of ``datasets`` out of the terminal, unless its environment variable asks for them."""
@@ -201,7 +216,7 @@ def reading(path: str | Path, load: Callable[[], Any], *, hub: bool = False) -> 
             explain(
                 "The dataset cannot be loaded",
                 where=str(path),
-                got=f"{type(error).__name__}: {str(error).strip() or 'no details'}",
+                got=f"{type(error).__name__}: {str(error).strip() or 'no details'}{_cause(error)}",
                 fix="Check the path, split, config and revision; a hub id needs the network, or a copy in the cache "
                 "of datasets. A file or folder of your own works without: give its path.",
             )

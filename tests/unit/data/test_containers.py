@@ -197,3 +197,69 @@ def test_a_folder_of_media_with_a_metadata_file(file: str, column: str, kind: st
     rows = open_rows(Files(path=str(tmp_path)), base=tmp_path)
     medium = Samples(rows, columns=Columns(), template=Template())[0].media[0]
     assert (medium.kind, medium.source) == (column, tmp_path / file)
+
+
+def test_a_pattern_names_the_rows_of_several_files_as_one_source(tmp_path: Path):
+    (tmp_path / "a-2.jsonl").write_text('{"problem": "third?", "solution": "3", "note": 1}')
+    (tmp_path / "a-1.jsonl").write_text(
+        '{"problem": "first?", "solution": "1"}\n{"problem": "second?", "solution": "2"}'
+    )
+    rows = open_rows(Files(path="a-*.jsonl"), base=tmp_path)
+    assert [row["problem"] for row in rows] == ["first?", "second?", "third?"]
+    assert [row["note"] for row in rows] == [None, None, 1]
+    assert [rows.where(i).rpartition("/")[2] for i in range(3)] == ["a-1.jsonl:1", "a-1.jsonl:2", "a-2.jsonl:1"]
+    assert len({rows.id(i) for i in range(3)}) == 3
+    assert len(open_rows(Files(path="a-*.jsonl#2"), base=tmp_path)) == 2
+
+
+def test_one_folder_may_hold_media_of_several_kinds(tmp_path: Path):
+    (tmp_path / "metadata.csv").write_text("file_name,problem,solution\na.wav,heard?,1\nb.png,seen?,2\nc.mp4,?,3\n")
+    samples = Samples(open_rows(Files(path="."), base=tmp_path), columns=Columns(), template=Template())
+    assert [[m.kind for m in s.media] for s in samples] == [["audio"], ["image"], ["video"]]
+
+
+def test_a_json_file_may_hold_one_row_per_line(tmp_path: Path):
+    (tmp_path / "rows.json").write_bytes(b'\xef\xbb\xbf{"problem": "a", "solution": "1"}\n{"problem": "b"}\n')
+    rows = open_rows(Files(path="rows.json"), base=tmp_path)
+    assert [row["problem"] for row in rows] == ["a", "b"]
+    (tmp_path / "rows.json").write_text('{"problem": "a", "solution": "1"}\n{"problem": \n')
+    with pytest.raises(DatasetError, match=r"rows\.json:2"):
+        open_rows(Files(path="rows.json"), base=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "fix"),
+    [(b'[{"problem": "a"}]', "name the file .json"), (b'[\n{"problem": "a"}\n]', "name it .json"),
+     ('{"problem": "a"}\n{}'.encode("utf-16"), "UTF-8"), (b'{"problem": "\xe9"}', "UTF-8")],
+)  # fmt: skip
+def test_a_file_by_the_wrong_name_or_in_the_wrong_letters_says_what_to_do(content: bytes, fix: str, tmp_path: Path):
+    (tmp_path / "rows.jsonl").write_bytes(content)
+    with pytest.raises(DatasetError, match="not") as caught:
+        open_rows(Files(path="rows.jsonl"), base=tmp_path)
+    assert fix in str(caught.value)
+
+
+@pytest.mark.parametrize("mark", [",", ";", "\t"])
+def test_cells_of_a_csv_file_are_separated_as_its_header_is(mark: str, tmp_path: Path):
+    (tmp_path / "rows.csv").write_text(f'problem{mark}solution\n"a{mark} b"{mark}1\n')
+    assert dict(open_rows(Files(path="rows.csv"), base=tmp_path)[0]) == {"problem": f"a{mark} b", "solution": "1"}
+
+
+def test_arrow_files_of_both_forms_are_rows(tmp_path: Path):
+    import pyarrow as pa
+
+    table = pa.table({"problem": ["a", "b"], "solution": ["1", "2"]})
+    for name, new in (("stream", pa.ipc.new_stream), ("file", pa.ipc.new_file)):
+        with pa.OSFile(str(tmp_path / f"{name}.arrow"), "wb") as sink, new(sink, table.schema) as writer:
+            writer.write_table(table)
+        rows = open_rows(Files(path=f"{name}.arrow"), base=tmp_path)
+        assert [row["problem"] for row in rows] == ["a", "b"]
+
+
+def test_a_folder_that_does_not_load_says_what_stopped_it(tmp_path: Path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/a.jsonl").write_text('{"problem": "a", "solution": "1"}')
+    (tmp_path / "folder/b.jsonl").write_text('{"problem": "a", "solution": "1", "more": {"y": 1}}')
+    with pytest.raises(DatasetError, match="cannot be loaded") as caught:
+        open_rows(Files(path="folder"), base=tmp_path)
+    assert "column names don't match" in str(caught.value)

@@ -254,7 +254,7 @@ def test_a_json_file_that_holds_no_rows_is_refused(tmp_path):
     (tmp_path / "rows.json").write_text('{"a": 1}', encoding="utf-8")
     with pytest.raises(DatasetError, match="does not hold rows"):
         opened("rows.json", tmp_path)
-    (tmp_path / "rows.json").write_text('{"a": 1}\n{"a": 2}', encoding="utf-8")
+    (tmp_path / "rows.json").write_text('[{"a": 1},\n{"a": 2}', encoding="utf-8")
     with pytest.raises(DatasetError, match="not valid JSON"):
         opened("rows.json", tmp_path)
 
