@@ -47,8 +47,12 @@ class Run:
         return self.assembly.policy
 
     def metrics(self) -> list[dict[str, Any]]:
-        """All logged rows, one mapping each; ``pandas.DataFrame(run.metrics())`` makes a table."""
-        return read_rows(self.folder.metrics)
+        """Rows of the steps, one mapping each; ``pandas.DataFrame(run.metrics())`` makes a table."""
+        return [row for row in read_rows(self.folder.metrics) if not _of_evaluation(row)]
+
+    def eval_metrics(self) -> list[dict[str, Any]]:
+        """Rows of the evaluations while training, one mapping each: ``step`` and values named ``eval/…``."""
+        return [row for row in read_rows(self.folder.metrics) if _of_evaluation(row)]
 
     def evaluate(
         self, rows: Any = None, *, limit: int | None = None, on_rows: Callable[[int], None] | None = None
@@ -152,3 +156,8 @@ class Run:
             "before": self.before.metrics() if self.before else None,
             "after": self.after.metrics() if self.after else None,
         }
+
+
+def _of_evaluation(row: Mapping[str, Any]) -> bool:
+    """Tell a row of an evaluation from one of a step, which the metrics file holds in the order of time."""
+    return all(name.startswith("eval/") for name in row if name not in ("step", "late_step"))

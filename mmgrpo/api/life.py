@@ -127,7 +127,8 @@ class Life:
             return True
         policy = self.assembly.policy
         unfrozen = policy.unfrozen() if settings.unfreeze else nullcontext()
-        with unfrozen, self.progress.phase("warm start", settings.num_steps, every=50) as advance:
+        every = min(50, max(1, settings.num_steps // 4))
+        with unfrozen, self.progress.phase("warm start", settings.num_steps, every=every) as advance:
 
             def on_step(step: int, metrics: Mapping[str, float]) -> None:
                 advance(metrics)

@@ -56,7 +56,7 @@ def train(
 
     Example:
         >>> run = train("examples/quickstart.yaml", train={"num_steps": 20})        # doctest: +SKIP
-        >>> [row["reward"] for row in run.metrics() if "reward" in row]              # doctest: +SKIP
+        >>> [row["reward"] for row in run.metrics()]                                 # doctest: +SKIP
     """
     section, rewards = written(rewards)
     if eval_rows is not None:

@@ -27,6 +27,9 @@ SHOWN = {
 }
 """Metrics shown on a line, and what they are called there; those that a phase does not have are left out."""
 
+_SILENCE_SECONDS = 30.0
+"""Without a bar nobody should wait longer for a sign of life."""
+
 
 class Progress:
     r"""Shows the phases of a run. Use it as a context manager; phases follow one another.
@@ -91,7 +94,8 @@ class Progress:
             total: Steps of the phase.
             done: Steps done before, on resume.
             unit: What a step is called.
-            every: Print a line every so many steps; default: ``log_steps``. 0: only at the end.
+            every: Print a line every so many steps; default: ``log_steps``. 0: only at the end. Where no bar is shown
+                a line also comes when half a minute has passed since the last.
 
         Yields:
             ``advance(metrics={}, by=1)``, to be called after each step.
@@ -99,11 +103,15 @@ class Progress:
         phase = _Phase(name=name, total=total, done=done, unit=unit, clock=self._clock)
         task = None if self._bars is None else self._bars.add_task(name, total=total, completed=done, note="", left="")
         every = self._log_steps if every is None else every
+        told = phase.now
 
         def advance(metrics: Mapping[str, float] | None = None, by: int = 1) -> None:
             """Count steps, and show what was measured."""
+            nonlocal told
             phase.advance(by, metrics or {})
-            if phase.done >= total or (every and phase.done // every > (phase.done - by) // every):
+            due = every and phase.done // every > (phase.done - by) // every
+            if phase.done >= total or due or (task is None and phase.now - told >= _SILENCE_SECONDS):
+                told = phase.now
                 self.console.print(Text(phase.line()), soft_wrap=True)
             if task is not None:
                 self._update(task, phase)
@@ -128,19 +136,19 @@ class _Phase:
         self._clock = clock
         self._first = done
         self._start = clock()
-        self._now = self._start
+        self.now = self._start
         self._metrics: dict[str, float] = {}
 
     def advance(self, by: int, metrics: Mapping[str, float]) -> None:
         """Count steps, and keep what was measured."""
         self.done += by
-        self._now = self._clock()
+        self.now = self._clock()
         self._metrics.update(metrics)
 
     @property
     def seconds_per_step(self) -> float:
         """Mean time of the steps done here."""
-        return (self._now - self._start) / max(1, self.done - self._first)
+        return (self.now - self._start) / max(1, self.done - self._first)
 
     @property
     def left(self) -> float:

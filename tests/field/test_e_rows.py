@@ -25,7 +25,7 @@ def test_e01_three_rows_with_batch_1_one_generation_and_greedy_work(train):
     )
     assert run.after.greedy.rows == 3
     assert run.after.sampled is None
-    assert [row["step"] for row in run.metrics() if "eval/accuracy" in row] == [0, 1, 2, 3]
+    assert [row["step"] for row in run.eval_metrics()] == [0, 1, 2, 3]
 
 
 def without_seconds(report):
@@ -63,7 +63,7 @@ def test_e04_a_checkpoint_in_the_middle_is_evaluated_as_it_was_then(train):
     run = train(eval={"eval_steps": 2}, train={"num_steps": 4, "save_steps": 2})
     then = mmgrpo.evaluate(run.path / "checkpoints" / "step-2", console=QUIET)
     assert then.step == 2
-    logged = next(row for row in run.metrics() if row["step"] == 2 and "eval/accuracy" in row)
+    logged = next(row for row in run.eval_metrics() if row["step"] == 2)
     assert then.metrics()["eval/rewards/letters/mean"] == logged["eval/rewards/letters/mean"]
     assert then.metrics() == {name: value for name, value in logged.items() if name != "step"}
 

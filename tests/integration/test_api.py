@@ -12,6 +12,7 @@ from rich.console import Console
 import mmgrpo
 from mmgrpo.cli import main
 from mmgrpo.errors import ConfigError, RewardError
+from mmgrpo.observe.sinks import read_rows
 
 QUIET = Console(file=io.StringIO())
 
@@ -56,7 +57,11 @@ def test_the_phases_are_timed_and_the_step_is_their_sum(train):
 def test_evaluations_are_rows_of_their_own_and_the_callback_sees_them(train):
     seen = []
     run = train(eval={"eval_steps": 2}, on_step=lambda step, metrics: seen.append("eval/accuracy" in metrics))
-    kinds = [(row["step"], "reward" in row, "eval/accuracy" in row) for row in run.metrics()]
+    assert [row["step"] for row in run.metrics()] == [1, 2, 3]
+    assert all("reward" in row and "eval/accuracy" not in row for row in run.metrics())
+    assert [row["step"] for row in run.eval_metrics()] == [0, 2, 3]
+    written = read_rows(run.path / "metrics.jsonl")  # one file, in the order of time
+    kinds = [(row["step"], "reward" in row, "eval/accuracy" in row) for row in written]
     assert kinds == [
         (0, False, True),
         (1, True, False),
@@ -70,7 +75,7 @@ def test_evaluations_are_rows_of_their_own_and_the_callback_sees_them(train):
 
 def test_figures_of_an_evaluations_completions_are_no_figures_of_a_step(train):
     plain = train("plain").metrics()
-    evaluated = [row for row in train("evaluated", eval={"eval_steps": 1}).metrics() if "reward" in row]
+    evaluated = train("evaluated", eval={"eval_steps": 1}).metrics()
     name = "sampling/removed_probability"
     assert [row[name] for row in plain] == [row[name] for row in evaluated]
 

@@ -83,6 +83,20 @@ def test_a_phase_may_advance_by_many_and_print_only_at_its_end():
     assert console.file.getvalue() == "evaluation 500/500  accuracy 0.500\n"
 
 
+def test_slow_steps_without_a_bar_give_a_sign_of_life_every_half_minute():
+    console = screen()
+    with (
+        Progress(console=console, clock=ticks(20.0)) as progress,
+        progress.phase("evaluation", 100, unit="row", every=0) as advance,
+    ):
+        for _ in range(5):
+            advance(by=10)
+    assert [line.split("  ")[0] for line in console.file.getvalue().splitlines()] == [
+        "evaluation 20/100",
+        "evaluation 40/100",
+    ]
+
+
 def test_what_is_said_is_printed_as_it_stands():
     console = screen(force_terminal=True)
     Progress(console=console).say("[red]no\x1b[31m\nsecond \ud83d line")

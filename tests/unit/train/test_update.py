@@ -104,6 +104,12 @@ def test_an_optimizer_step_without_gradient_is_skipped_counted_and_advances_the_
     assert stats.metrics["loss"] == 0.0 and stats.metrics["grad_norm"] == 0.0
 
 
+def test_groups_that_are_left_out_are_counted(policy, sgd, packed, scored):
+    groups = [scored("a", [3, 5], [1.0, 1.0]), scored("b", [3, 5]), scored("c", [2, 2], [0.5, 0.5])]
+    assert update(policy, packed(groups), settings=how(), optimizer=sgd).metrics["skipped_groups"] == 2.0
+    assert update(policy, packed([scored("b", [3, 5])]), settings=how(), optimizer=sgd).metrics["skipped_groups"] == 0
+
+
 def test_a_skipped_first_step_leaves_the_second_without_an_extra_pass(policy, sgd, packed, scored):
     batches = packed([scored("a", [3, 5], [1.0, 1.0]), scored("b", [3, 5])], optimizer_steps=2)
     stats = update(policy, batches, settings=how(), optimizer=sgd)
