@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mmgrpo.data.feed import with_row
 from mmgrpo.data.formats.carried import ANSWER, ID, JSON, MEDIA, MESSAGES
 from mmgrpo.data.mixture import AnySamples
@@ -81,7 +83,7 @@ def _plan(samples: AnySamples) -> dict[str, Any]:
     values: dict[str, list[Any]] = {name: [] for name in samples.columns}
     for count, sample in enumerate(samples):
         for name in sample.extras.keys() | values.keys():
-            values.setdefault(name, [None] * count).append(sample.extras.get(name))
+            values.setdefault(name, [None] * count).append(_listed(sample.extras.get(name)))
     plan: dict[str, Any] = {MESSAGES: pa.string(), ANSWER: pa.string(), ID: pa.string()}
     for name, column in values.items():
         kind = _exact_type(column)
@@ -91,6 +93,15 @@ def _plan(samples: AnySamples) -> dict[str, Any]:
             _check_json(name, column)
             plan[f"{name}{JSON}"] = pa.string()
     return plan
+
+
+def _listed(value: Any) -> Any:
+    """Write tuples and arrays as lists, which is how any file gives them back."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, list | tuple):
+        return [_listed(one) for one in value]
+    return {key: _listed(one) for key, one in value.items()} if isinstance(value, dict) else value
 
 
 def _exact_type(column: Sequence[Any]) -> Any:
@@ -118,7 +129,8 @@ def _check_json(name: str, column: Sequence[Any]) -> None:
                     "A column holds what a parquet file cannot",
                     where=f"column {name}",
                     expected="text, numbers, booleans, lists and mappings",
-                    got=type(value).__name__,
+                    got=repr(value)[:80],
+                    fix="Write it as text or numbers, or leave the column out.",
                 )
             )
 
@@ -129,7 +141,7 @@ def _columns(
     rows = [samples[i] for i in numbers]
     own = {
         MESSAGES: [json.dumps(row.messages, ensure_ascii=True) for row in rows],
-        ANSWER: [json.dumps(row.answer) for row in rows],
+        ANSWER: [json.dumps(_listed(row.answer)) for row in rows],
         ID: [row.id for row in rows],
         MEDIA: [_carried(row, encoded, samples.where(i)) for i, row in zip(numbers, rows, strict=True)],
     }
@@ -138,9 +150,9 @@ def _columns(
         if name in own:
             found[name] = own[name]
         elif name.endswith(JSON):
-            found[name] = [json.dumps(row.extras.get(name.removesuffix(JSON))) for row in rows]
+            found[name] = [json.dumps(_listed(row.extras.get(name.removesuffix(JSON)))) for row in rows]
         else:
-            found[name] = [row.extras.get(name) for row in rows]
+            found[name] = [_listed(row.extras.get(name)) for row in rows]
     return found
 
 

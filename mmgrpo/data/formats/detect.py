@@ -13,6 +13,7 @@ from typing import Any
 from mmgrpo.config.data import AUTO, Columns
 from mmgrpo.data.formats import carried, easyr1, named, openai, r1v, sharegpt, swift, trl, vlm_r1
 from mmgrpo.data.formats.reading import MEDIA_COLUMNS, Reading, columns_of_media
+from mmgrpo.data.formats.values import sniffed
 from mmgrpo.data.lazy import Row
 from mmgrpo.errors import DatasetError, explain
 
@@ -147,7 +148,11 @@ def _looks_like(value: Any) -> str | None:
     if hasattr(value, "getpixel"):
         return "image"
     if isinstance(value, Mapping) and {"bytes", "path"} <= set(value):
-        return _looks_like(value["path"]) or "image"
+        return _looks_like(value["bytes"]) or _looks_like(value["path"]) or "image"
+    if isinstance(value, bytes):
+        return sniffed(value[:256])
+    if isinstance(value, str) and value[:5].lower() == "data:":
+        return next((kind for kind in MEDIA_COLUMNS if value[5:].lower().startswith(f"{kind}/")), None)
     if isinstance(value, str) and len(value) < 500 and "\n" not in value:
         ending = PurePath(value).suffix.lower()
         return next((kind for kind in MEDIA_COLUMNS if ending in _MEDIA_ENDINGS[kind]), None)

@@ -16,12 +16,14 @@ from PIL import Image
 from mmgrpo.api.data import check, convert, head
 from mmgrpo.cli import main
 from mmgrpo.config.data import Columns, Data, Files, Template
+from mmgrpo.config.load import load
 from mmgrpo.data.opening import open_samples
 from mmgrpo.data.report import Findings, RowFacts, page
 from mmgrpo.data.rows import open_rows, rows_from_python
 from mmgrpo.data.samples import Samples
 from mmgrpo.errors import ConfigError, DataError, DatasetError, MediaError
 from mmgrpo.media.adapters import Adapters, built_in
+from mmgrpo.media.encoding import encoded
 from mmgrpo.types import Sample
 
 SHIPPED = Path(__file__).parents[2] / "data_samples"
@@ -258,6 +260,32 @@ def test_any_columns_survive_conversion(rows: list[dict[str, Any]], tmp_path_fac
     for one, two in zip(before, after, strict=True):
         same(one, two)
         assert json.dumps(one.extras["note"]) == json.dumps(two.extras["note"])
+
+
+def test_tuples_and_arrays_of_other_columns_become_lists(tmp_path: Path):
+    rows = [{"problem": "?", "solution": (1, 2), "box": np.arange(4), "scene": {"at": (1, [2.5, (3,)])}}] * 2
+    before = Samples(rows_from_python(rows), columns=Columns(), template=Template())
+    from mmgrpo.data.convert import write_parquet
+
+    write_parquet(before, tmp_path / "out.parquet", encoded=encoded)
+    (one, _) = Samples(open_rows(Files(path="out.parquet"), base=tmp_path), columns=Columns(), template=Template())
+    assert (one.answer, one.extras["box"], one.extras["scene"]) == ([1, 2], [0, 1, 2, 3], {"at": [1, [2.5, [3]]]})
+
+
+def test_scenes_and_clips_drawn_in_code_can_be_written(tmp_path: Path):
+    for made in ("counting", "clips", "beeps"):
+        yaml = tmp_path / f"{made}.yaml"
+        yaml.write_text(f"model: {{name: tiny:qwen2_5_omni}}\ndata: {{train: {{synthetic: {made}, rows: 2}}}}\n")
+        assert convert(yaml, tmp_path / f"{made}.parquet") == 2
+        before = open_samples(Data(), load(yaml).config.data.train, base=tmp_path, needed="x")
+        after = open_samples(Data(), Files(path=f"{made}.parquet"), base=tmp_path, needed="x")
+        assert before is not None and after is not None
+        for one, two in zip(before, after, strict=True):
+            assert (one.answer, one.messages) == (two.answer, two.messages)
+            for x, y in zip(one.media, two.media, strict=True):
+                x, y = ADAPTERS.decode(x), ADAPTERS.decode(y)
+                assert np.array_equal(np.asarray(x.data), np.asarray(y.data))
+                assert (x.rate, x.times) == (y.rate, y.times)
 
 
 def test_a_column_that_no_file_can_hold_is_named(tmp_path: Path):

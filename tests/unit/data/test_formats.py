@@ -262,12 +262,16 @@ def test_two_filled_columns_of_one_kind_are_refused_and_a_hole_is_not():
 
 
 def test_a_column_that_looks_like_media_and_is_not_read_stops_the_run():
-    for value in ("a/b.PNG", {"bytes": b"x", "path": None}, ["1.jpg"]):
+    jpeg = b"\xff\xd8\xff\xe0 and so on"
+    for value in ("a/b.PNG", {"bytes": b"x", "path": None}, ["1.jpg"], jpeg, [jpeg], "data:image/png;base64,AAAA"):
         rows = rows_from_python([{"problem": "?", "solution": "1", "img": value}])
         with pytest.raises(DatasetError, match="'img' looks like images"):
             Samples(rows, columns=Columns(), template=Template())
         assert len(Samples(rows, columns=Columns(image=None), template=Template())[0].media) == 0
         assert len(Samples(rows, columns=Columns(image="img"), template=Template())[0].media) == 1
+    rows = rows_from_python([{"problem": "?", "solution": "1", "take": {"bytes": b"fLaC", "path": None}}])
+    with pytest.raises(DatasetError, match=r"data\.columns\.audio: take"):
+        Samples(rows, columns=Columns(), template=Template())
     rows = rows_from_python([{"problem": "?", "solution": "1", "clip": "a.mp4"}])
     with pytest.raises(DatasetError, match=r"data\.columns\.video: clip"):
         Samples(rows, columns=Columns(), template=Template())
