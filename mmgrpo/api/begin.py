@@ -10,25 +10,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mmgrpo.config.load import LoadedConfig, Overrides, load
-from mmgrpo.config.overrides import from_texts
-from mmgrpo.config.schema import Config
+from mmgrpo.config.load import AnyConfig, LoadedConfig, Overrides, load, read_overrides
+from mmgrpo.errors import ConfigError, explain
 from mmgrpo.observe.runfolder import RunFolder, newest_run_folder, open_run_folder
 
-Rewards = Sequence[str | Mapping[str, Any] | Callable[..., Any]]
-"""Rewards given in Python: specs, entries as in the YAML, functions or classes."""
+OneReward = str | Mapping[str, Any] | Callable[..., Any]
+"""A spec, an entry as in the YAML, a function or a class."""
+Rewards = OneReward | Sequence[OneReward]
+"""Rewards given in Python; a single one may stand without a list."""
 
 
 def begin(
-    config: str | Path | Config | None, overrides: Overrides, sections: Mapping[str, Any], resume: bool | str | Path
+    config: AnyConfig, overrides: Overrides, sections: Mapping[str, Any], resume: bool | str | Path | None
 ) -> tuple[LoadedConfig, RunFolder | None]:
     """Load the configuration; on resume that of the run folder, with the same overrides on top.
 
     Args:
-        config: A YAML, a configuration, or None when everything is in ``sections``.
+        config: A YAML, a configuration, a mapping of sections, or None when everything is in ``sections``.
         overrides: Laid over it.
         sections: Laid over these.
-        resume: A run folder, True for the newest of this name, or False.
+        resume: A run folder, True for the newest of this name, or False (None).
 
     Returns:
         The configuration, and the folder to resume in; None: a new run.
@@ -37,8 +38,11 @@ def begin(
         ConfigError: See :func:`mmgrpo.config.load.load_config`.
         CheckpointError: There is no such run.
     """
+    if not isinstance(resume, bool | str | Path | None):
+        expected = "a run folder, or True for the newest of this name"
+        raise ConfigError(explain("resume names no run", expected=expected, got=f"{resume!r:.80}"))
     layers = joined(overrides, sections)
-    if resume is False:
+    if resume is None or resume is False:
         return load(config, layers), None
     if resume is True:
         loaded = load(config, layers)
@@ -75,16 +79,28 @@ def written(rewards: Rewards | None) -> tuple[dict[str, Any], Sequence[Any] | No
         >>> written(["rewards/format.py:think_answer", {"fn": "mine.py:short", "weight": 0.5}])[0]
         {'rewards': [{'fn': 'rewards/format.py:think_answer'}, {'fn': 'mine.py:short', 'weight': 0.5}]}
     """
-    if rewards is None or not all(isinstance(reward, str | Mapping) for reward in rewards):
-        return {}, rewards
-    return {"rewards": [{"fn": reward} if isinstance(reward, str) else dict(reward) for reward in rewards]}, None
+    if rewards is None:
+        return {}, None
+    listed = [rewards] if isinstance(rewards, str | Mapping) or callable(rewards) else rewards
+    if not isinstance(listed, Sequence) or not all(isinstance(r, str | Mapping) or callable(r) for r in listed):
+        raise ConfigError(
+            explain(
+                "These are no rewards",
+                expected='functions, specs ("rewards/exact.py:exact_answer") or {"fn": …, "weight": 0.5}, in a list',
+                got=f"{rewards!r:.120}",
+            )
+        )
+    if any(
+        not isinstance(reward, str | Mapping) or callable(reward.get("fn") if isinstance(reward, Mapping) else 0)
+        for reward in listed
+    ):
+        return {}, listed
+    return {"rewards": [{"fn": reward} if isinstance(reward, str) else dict(reward) for reward in listed]}, None
 
 
 def nested(overrides: Overrides) -> Mapping[Any, Any]:
     """Read overrides of any form as a mapping."""
-    if isinstance(overrides, Mapping):
-        return overrides
-    return from_texts([overrides] if isinstance(overrides, str) else overrides).values
+    return overrides if isinstance(overrides, Mapping) else read_overrides(overrides).values
 
 
 def _dotted(values: Mapping[Any, Any], above: str = "") -> Iterator[tuple[str, Any]]:

@@ -100,9 +100,8 @@ class Run:
         asked = self._asked(sample)
         if temperature is None:
             temperature = 0.0 if count == 1 else self.assembly.config.rollout.temperature
-        for name, value, least in (("count", count, 1), ("temperature", temperature, 0)):
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
-                raise ConfigError(explain(f"{name} is out of range", expected=f"at least {least}", got=repr(value)))
+        _require("count", count, int, least=1)
+        _require("temperature", temperature, (int, float), least=0)
         sampling = replace(sampling_of(self.assembly.config.rollout), temperature=temperature, stream="generate")
         group = self.assembly.engine.generate([self.assembly.encode(asked, 0)], [count], sampling)[0]
         return [c.text for c in group.completions]
@@ -156,6 +155,12 @@ class Run:
             "before": self.before.metrics() if self.before else None,
             "after": self.after.metrics() if self.after else None,
         }
+
+
+def _require(name: str, value: object, kind: type | tuple[type, ...], *, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, kind) or not value >= least:  # type: ignore[operator]
+        expected = f"a {'whole number' if kind is int else 'number'} of at least {least}"
+        raise ConfigError(explain(f"{name} is out of range", expected=expected, got=repr(value)))
 
 
 def _of_evaluation(row: Mapping[str, Any]) -> bool:

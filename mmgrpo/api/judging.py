@@ -72,8 +72,9 @@ def held_out(assembly: Assembly, rows: Any = None, *, limit: int | None = None) 
     Raises:
         ConfigError: The run has no held-out rows and none are given, or the limit is below 1.
     """
-    if limit is not None and limit < 1:
-        raise ConfigError(explain("No row is left to evaluate", where="limit", expected="at least 1", got=str(limit)))
+    if limit is not None and (not isinstance(limit, int) or limit < 1):
+        expected = "a whole number of rows, at least 1"
+        raise ConfigError(explain("The limit cannot be used", where="limit", expected=expected, got=repr(limit)))
     samples = assembly.eval if rows is None else given_samples(assembly, rows)
     if samples is None:
         fix = "Pass rows, or set data.eval."

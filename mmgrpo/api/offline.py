@@ -61,6 +61,9 @@ def evaluate(
         ConfigError: There are no rows, or something does not fit.
         CheckpointError: The run has no whole checkpoint.
     """
+    if not isinstance(target, str | Path):
+        expected = "a run folder, a model folder, a hub id, or tiny:FAMILY"
+        raise ConfigError(explain("This cannot be evaluated", expected=expected, got=f"{target!r:.80}"))
     found = _find(target, config)
     section, rewards = written(rewards)
     loaded = _overridden(found, data, joined(overrides, section))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ from mmgrpo.api.handle import Run
 from mmgrpo.api.life import Life, OnStep
 from mmgrpo.api.quiet import quiet_bars
 from mmgrpo.assemble import Given, assemble
-from mmgrpo.config.load import Overrides
-from mmgrpo.config.schema import Config
+from mmgrpo.config.load import AnyConfig, Overrides
+from mmgrpo.errors import ConfigError, explain
 from mmgrpo.observe.progress import Progress
 from mmgrpo.observe.runfolder import create_run_folder
 from mmgrpo.train.random_streams import seed_everything
@@ -21,13 +22,13 @@ from mmgrpo.train.whole import latest
 
 
 def train(
-    config: str | Path | Config | None = None,
+    config: AnyConfig = None,
     *,
     rewards: Rewards | None = None,
     train_rows: Any = None,
     eval_rows: Any = None,
     on_step: OnStep | None = None,
-    resume: bool | str | Path = False,
+    resume: bool | str | Path | None = False,
     overrides: Overrides = (),
     console: Console | None = None,
     **sections: Any,
@@ -35,9 +36,10 @@ def train(
     """Train a policy with GRPO, from a YAML, from Python, or from both.
 
     Args:
-        config: A YAML file, a :class:`mmgrpo.Config`, or None when everything is given as sections.
+        config: A YAML file, a :class:`mmgrpo.Config`, a mapping of sections, or None when everything is given as
+            sections.
         rewards: Functions, classes, specs (``"rewards/format.py:think_answer"``) or entries as in the YAML
-            (``{"fn": "mine.py:short", "weight": 0.5}``), in place of the YAML's.
+            (``{"fn": "mine.py:short", "weight": 0.5}``), one or a list, in place of the YAML's.
         train_rows: A list of rows, a ``datasets.Dataset`` or rows opened before, in place of ``data.train``.
         eval_rows: The same for ``data.eval``; they are evaluated on, with the defaults of ``eval:`` where there is no
             such section.
@@ -59,6 +61,8 @@ def train(
         >>> [row["reward"] for row in run.metrics()]                                 # doctest: +SKIP
     """
     section, rewards = written(rewards)
+    if on_step is not None:
+        _check_callback(on_step)
     if eval_rows is not None:
         sections.setdefault("eval", {})
     loaded, folder = begin(config, overrides, {**sections, **section}, resume)
@@ -77,6 +81,22 @@ def train(
         )  # fmt: skip
         with progress, folder.held():
             return _lived(life)
+
+
+def _check_callback(on_step: object) -> None:
+    """Refuse now what would fail after the first step."""
+    expected = "a function of two arguments: the steps done, and the step's metrics"
+    if not callable(on_step):
+        raise ConfigError(explain("on_step is no function", expected=expected, got=f"{on_step!r:.80}"))
+    try:
+        signature = inspect.signature(on_step)
+    except (TypeError, ValueError):  # of some callables made in C nothing can be read
+        return
+    try:
+        signature.bind(0, {})
+    except TypeError as error:
+        got = f"arguments {signature}"
+        raise ConfigError(explain("on_step cannot be called", expected=expected, got=got)) from error
 
 
 def _lived(life: Life) -> Run:

@@ -41,14 +41,17 @@ class LoadedConfig:
     """The YAML's name without its ending; ``run`` where there is no YAML."""
 
 
-def load_config(
-    path: str | Path | Config | None = None, overrides: Overrides = (), *, base: Mapping[str, Any] | None = None
-) -> Config:
+AnyConfig = str | Path | Config | Mapping[str, Any] | None
+"""A YAML, a configuration, its sections as a mapping, or None: there are only overrides."""
+
+
+def load_config(path: AnyConfig = None, overrides: Overrides = (), *, base: Mapping[str, Any] | None = None) -> Config:
     """Read a YAML, apply overrides, and check the whole.
 
     Args:
         path: The YAML (looked for in the working folder, then among the bundled examples), an existing
-            configuration to vary, or None to build one from ``base`` and ``overrides`` alone.
+            configuration to vary, its sections as a mapping, or None to build one from ``base`` and ``overrides``
+            alone.
         overrides: ``["loss.beta=0.01"]`` as on the command line, or a mapping, nested or with dotted keys.
         base: Values underneath the YAML.
 
@@ -66,7 +69,7 @@ def load_config(
 
 
 def load(
-    path: str | Path | Config | None = None,
+    path: AnyConfig = None,
     overrides: Overrides = (),
     *,
     base: Mapping[str, Any] | None = None,
@@ -89,7 +92,7 @@ def load(
     """
     written, file = _written(path)
     start = Path(folder) if folder is not None else file.parent if file is not None else Path.cwd()
-    layers = [from_mapping(base or {}), written, _overrides(overrides)]
+    layers = [from_mapping(base or {}), written, read_overrides(overrides)]
     merged = _stack(layers)
     named = _dataset_file(merged)
     if named is not None:
@@ -102,11 +105,18 @@ def load(
     return LoadedConfig(config=config, path=file, folder=start.absolute(), name=file.stem if file else "run")
 
 
-def _written(path: str | Path | Config | None) -> tuple[Document, Path | None]:
+def _written(path: AnyConfig) -> tuple[Document, Path | None]:
     if path is None:
         return _EMPTY, None
     if isinstance(path, Config):
         return from_mapping(path.model_dump(exclude_unset=True)), None
+    if isinstance(path, Mapping):
+        return from_mapping(path), None
+    if not isinstance(path, str | Path):  # pyright: ignore[reportUnnecessaryIsInstance]
+        expected = "the path of a YAML, a mmgrpo.Config, or a mapping of sections"
+        raise ConfigError(
+            explain("Not a configuration", expected=expected, got=f"{type(path).__name__}: {path!r:.80}")
+        )
     file = find_file(path, what="configuration")
     if file.is_dir():
         fix = "Give the YAML file; a run folder's own is config.yaml."
@@ -114,10 +124,20 @@ def _written(path: str | Path | Config | None) -> tuple[Document, Path | None]:
     return read_document(file, name=str(path)), file
 
 
-def _overrides(overrides: Overrides) -> Document:
+def read_overrides(overrides: Overrides) -> Document:
+    """Read overrides of any form as one layer.
+
+    Raises:
+        ConfigError: They are neither texts nor a mapping, or one of them is malformed.
+    """
     if isinstance(overrides, Mapping):
         return from_mapping(overrides)
-    return from_texts([overrides] if isinstance(overrides, str) else overrides)
+    texts = [overrides] if isinstance(overrides, str) else overrides
+    # what Python hands over may be anything, whatever the annotation says
+    if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):  # pyright: ignore
+        expected = '["loss.beta=0.01"] or {"loss": {"beta": 0.01}}'
+        raise ConfigError(explain("These are no overrides", expected=expected, got=repr(overrides)[:80]))
+    return from_texts(texts)
 
 
 def _stack(layers: Sequence[Document]) -> Document:

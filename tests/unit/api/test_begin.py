@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 import mmgrpo
-from mmgrpo.api.begin import begin, joined
+from mmgrpo.api.begin import begin, joined, written
 from mmgrpo.errors import CheckpointError, ConfigError
 from mmgrpo.observe.runfolder import create_run_folder
 
@@ -81,3 +81,59 @@ def test_true_resumes_the_newest_of_the_name(file, folder):
 def test_true_without_a_run_says_so(file):
     with pytest.raises(CheckpointError, match="no run to resume"):
         begin(file, (), {}, True)
+
+
+def length(completions):
+    return [float(len(text)) for text in completions]
+
+
+@pytest.mark.parametrize(
+    ("given", "section"),
+    [
+        ("mine.py:f", [{"fn": "mine.py:f"}]),
+        ({"fn": "mine.py:f", "weight": 2}, [{"fn": "mine.py:f", "weight": 2}]),
+        (["mine.py:f"], [{"fn": "mine.py:f"}]),
+    ],
+)
+def test_a_single_reward_needs_no_list(given, section):
+    assert written(given) == ({"rewards": section}, None)
+
+
+@pytest.mark.parametrize("given", [length, [length], {"fn": length}, ["mine.py:f", length]])
+def test_functions_are_handed_on_as_they_are(given):
+    found, rewards = written(given)
+    assert found == {}
+    assert rewards == (given if isinstance(given, list) else [given])
+
+
+@pytest.mark.parametrize("given", [5, [5], [None], b"mine.py:f", {"a", "b"}])
+def test_what_can_be_no_reward_is_told(given):
+    with pytest.raises(ConfigError, match="These are no rewards"):
+        written(given)
+
+
+def test_sections_may_be_given_as_one_mapping():
+    loaded, _ = begin({**MODEL, "train.seed": 3}, (), {"train": {"num_steps": 4}}, None)
+    assert (loaded.config.train.seed, loaded.config.train.num_steps) == (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("config", "overrides", "resume", "words"),
+    [
+        (5, (), False, "Not a configuration"),
+        (None, 5, False, "These are no overrides"),
+        (None, [5], False, "These are no overrides"),
+        (None, (), 5, "resume names no run"),
+    ],
+)
+def test_what_is_none_of_the_forms_is_told(config, overrides, resume, words):
+    with pytest.raises(ConfigError, match=words):
+        begin(config, overrides, {}, resume)
+    with pytest.raises(ConfigError, match=words):
+        begin(config, overrides, MODEL, resume)
+
+
+@pytest.mark.parametrize("callback", [5, "stop", lambda step: None, lambda: None])
+def test_a_callback_that_cannot_be_called_is_told_before_anything_is_loaded(callback):
+    with pytest.raises(ConfigError, match="on_step"):
+        mmgrpo.train(MODEL, on_step=callback)
