@@ -15,7 +15,7 @@ from mmgrpo.contracts import FamilyFacts
 from mmgrpo.errors import ProcessorError, PromptTooLong, explain
 from mmgrpo.media.adapters import Adapters, built_in
 from mmgrpo.media.inputs import processor_inputs, size_of
-from mmgrpo.media.sound import with_sound
+from mmgrpo.media.sound import with_sound, woven_into
 from mmgrpo.media.template import prefill_of, render
 from mmgrpo.types import Decoded, Prompt, Sample
 
@@ -45,7 +45,8 @@ class PromptBuilder:
             chat_template_kwargs: Handed to the chat template.
             max_prompt_tokens: Longer prompts are refused, in tokens with placeholders expanded; None: no limit.
             adapters: Who reads the media; default: the built-in readers at the processor's own rates and sizes.
-            clip_sound: Put the sound of each clip after it, for families that read audio.
+            clip_sound: Give the sound of each clip too, for families that read audio: woven into it where the family
+                and the processor can, else after it.
             end_token_ids: Tokens that end an answer; default: the tokenizer's end and padding tokens.
         """
         self._processor, self._facts = processor, facts
@@ -74,12 +75,14 @@ class PromptBuilder:
             ProcessorError: No template, or placeholders that do not match the media.
         """
         if self._clip_sound:
-            sample = with_sound(sample)
+            weaves = self._facts.sound_in_clips and hasattr(self._processor, "load_audio_from_video")
+            sample = with_sound(sample, woven=weaves)  # processors of older transformers cannot be asked to weave
         self._check_kinds(sample)
         media = tuple(self.adapters.decode(medium) for medium in sample.media)
         text = render(self._processor, sample.messages, self._template_kwargs, sample_id=sample.id)
-        self._check_placeholders(text, sample)
-        output = self._process(text, media, sample.id)
+        slots = woven_into(sample)
+        self._check_placeholders(text, sample, hidden=sum(slot is not None for slot in slots))
+        output = self._process(text, media, sample.id, slots)
         token_ids: Tensor = output["input_ids"][0]
         self._check_tokens(token_ids, sample)
         return Prompt(
@@ -118,11 +121,11 @@ class PromptBuilder:
                     )
                 )
 
-    def _check_placeholders(self, text: str, sample: Sample) -> None:
+    def _check_placeholders(self, text: str, sample: Sample, *, hidden: int) -> None:
         """Refuse text of the row that the processor would take for a placeholder."""
         for kind in _NOUNS:
             token = getattr(self._processor, f"{kind}_token", None)
-            expected = sum(medium.kind == kind for medium in sample.media)
+            expected = sum(medium.kind == kind for medium in sample.media) - (hidden if kind == "audio" else 0)
             got = text.count(token) if isinstance(token, str) and token else 0
             if got and got != expected:  # none at all: the template writes another token, and the ids are checked
                 fault = f"more {kind} placeholders than" if got > expected else f"fewer {kind} placeholders than"
@@ -138,12 +141,16 @@ class PromptBuilder:
                     )
                 )
 
-    def _process(self, text: str, media: tuple[Decoded, ...], sample_id: str) -> Mapping[str, Any]:
+    def _process(
+        self, text: str, media: tuple[Decoded, ...], sample_id: str, slots: list[int | None]
+    ) -> Mapping[str, Any]:
         kwargs: dict[str, Any] = {"return_tensors": "pt"}
         bos = self._tokenizer.bos_token
         if self._tokenizer is self._processor or (bos and text.startswith(bos)):
             kwargs["add_special_tokens"] = False  # the template wrote them
         kwargs |= processor_inputs(media, self._processor)
+        if slots:
+            kwargs |= {"load_audio_from_video": True, "audio_from_video_indices": slots}
         try:
             return self._processor(text=[text], **kwargs)
         except (ValueError, IndexError, KeyError, TypeError, RuntimeError, StopIteration) as error:

@@ -1,6 +1,7 @@
 """Qwen2.5-Omni's Thinker: pictures, videos and sounds, M-RoPE on three axes. The Talker is not trained here.
 
-A video's own sound is a sound of its own: it is not interleaved with the frames.
+A video's own sound is woven into it, two seconds of frames and two seconds of sound by turns, where every video of the
+prompt has one; else sounds stand behind their videos.
 
 Source: Qwen2.5-Omni, arXiv:2503.20215, section 2.
 """
@@ -79,11 +80,27 @@ def _positions(base: Any, prompt: Prompt) -> Int[Tensor, "3 P"]:
         given.get("image_grid_thw"),
         given.get("video_grid_thw"),
         torch.ones_like(ids),
-        False,
+        _is_woven(ids[0], base.config),
         None if sounds is None else sounds.sum(-1),
         given.get("video_second_per_grid"),
     )
     return positions[:, 0].long()
+
+
+def _is_woven(ids: Int[Tensor, "P"], config: Any) -> bool:
+    """Tell whether videos hold their sounds: a sound begins where a video has just begun."""
+    begins = (ids[:-1] == config.vision_start_token_id) & (ids[1:] == config.audio_start_token_id)
+    return bool(begins.any())
+
+
+def _row_positions(model: Any, prompt: Prompt, length: int) -> Int[Tensor, "3 1 L"] | None:
+    """Positions of a plain row with woven sounds, of which transformers' forward has to be told; else its own."""
+    base = media_base(model)
+    if not _is_woven(prompt.token_ids.cpu(), base.config):
+        return None
+    positions = _positions(base, prompt)
+    more = positions.max() + 1 + torch.arange(length)
+    return torch.cat([positions, more.expand(3, -1)], dim=1)[:, None]
 
 
 def _media_tokens(config: Any) -> Mapping[str, tuple[int, ...]]:
@@ -148,6 +165,8 @@ FAMILY = Family(
     encode=_encode,
     media_tokens=_media_tokens,
     count_features=_count_features,
+    row_positions=_row_positions,
+    sound_in_clips=True,
     pixel_limits=True,
     tiny=_tiny,
 )

@@ -90,6 +90,8 @@ class Family:
     """What the family does after its LM head (soft-capping, scaling), given logits and model config."""
     fixed: tuple[str, ...] = ()
     """Prefixes of parameters that never learn (tables of sines), whatever is set free."""
+    sound_in_clips: bool = False
+    """Whether the sound of a clip stands inside the clip, moment by moment, where the processor can lay it out so."""
     pixel_limits: bool = False
     """Whether its picture processor takes areas in pixels (``model.min_pixels``, ``model.max_pixels``)."""
     tiny: Callable[[Mapping[str, int], int], tuple[nn.Module, Any]] | None = None

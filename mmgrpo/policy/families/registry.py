@@ -62,6 +62,11 @@ class Facts:
         return self.family.kinds
 
     @property
+    def sound_in_clips(self) -> bool:
+        """Whether the sound of a clip is woven into it."""
+        return self.family.sound_in_clips
+
+    @property
     def joined_one_by_one(self) -> frozenset[str]:
         """Pictures, unless they are cut into tiles: then those of a prompt share a shape."""
         alone = all(key.join in ("concat", "tokens") for key in self.family.keys.values())

@@ -230,6 +230,7 @@ def test_sounds_longer_than_the_processors_window_are_refused(build: Any):
         builder.encode(ask(long))
 
 
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # in transformers
 def test_the_sound_of_a_clip_is_heard_on_request(make_clip: Any):
     record = family_of("qwen2_5_omni")
     assert record.tiny is not None
@@ -239,8 +240,10 @@ def test_the_sound_of_a_clip_is_heard_on_request(make_clip: Any):
     set_clip_limits(processor, data.video)
     adapters = Adapters(built_in(data, processor=processor))
     film = clip(make_clip(sound=np.sin(np.arange(32000) / 5).astype(np.float32)))
-    heard = PromptBuilder(processor, facts=facts, adapters=adapters, clip_sound=True).encode(ask(film))
+    builder = PromptBuilder(processor, facts=facts, adapters=adapters, clip_sound=True)
+    heard = builder.encode(ask(film))
     assert [m.kind for m in heard.media] == ["video", "audio"]
+    assert torch.equal(builder.encode(heard.sample).token_ids, heard.token_ids), "no sound is added twice"
     assert [m.kind for m in heard.sample.media] == ["video", "audio"]
     assert facts.count_media_tokens(heard.token_ids)["audio"] >= 50
     assert [m.kind for m in PromptBuilder(processor, facts=facts, adapters=adapters).encode(ask(film)).media] == [
