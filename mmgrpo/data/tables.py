@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from mmgrpo.data.hub import hub_or_cache
 from mmgrpo.data.lazy import Row, Rows, plain
 from mmgrpo.errors import DatasetError, explain
 
@@ -208,16 +209,21 @@ def reading(path: str | Path, load: Callable[[], Any], *, hub: bool = False) -> 
     from datasets.exceptions import DatasetsError
     from pyarrow import ArrowException
 
+    reason = ""
     try:
-        with contextlib.nullcontext() if hub else _quiet():
+        with hub_or_cache(path if hub else ".") as reason, contextlib.nullcontext() if hub else _quiet():
             return load()
     except (OSError, ValueError, KeyError, TypeError, ArrowException, DatasetsError) as error:
+        got = f"{type(error).__name__}: {str(error).strip() or 'no details'}{_cause(error)}"
+        fix = "Check the path, split, config and revision; a hub id needs the network, or a copy in the cache of datasets."
+        if reason:
+            got = f"the hub cannot be reached ({reason}), and the cache of datasets has no copy"
+            fix = "Connect this machine, or download the rows elsewhere."
         raise DatasetError(
             explain(
                 "The dataset cannot be loaded",
                 where=str(path),
-                got=f"{type(error).__name__}: {str(error).strip() or 'no details'}{_cause(error)}",
-                fix="Check the path, split, config and revision; a hub id needs the network, or a copy in the cache "
-                "of datasets. A file or folder of your own works without: give its path.",
+                got=got,
+                fix=f"{fix} A file or folder of your own works without: give its path.",
             )
         ) from error

@@ -5,12 +5,15 @@ Knows paths and errors, not models.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Generator
 from importlib.util import find_spec
 from pathlib import Path
 
 from safetensors import SafetensorError
 
 from mmgrpo.config.model import Model
+from mmgrpo.data.hub import hub_or_cache
 from mmgrpo.errors import ConfigError, MmgrpoError, explain
 
 REHEARSAL = "tiny:qwen2_5_vl"
@@ -59,26 +62,30 @@ def require_bitsandbytes() -> None:
         )
 
 
-class said_plainly:
-    """Turn transformers' loading errors into one sentence with the folder and the way out."""
+@contextlib.contextmanager
+def said_plainly(settings: Model) -> Generator[None]:
+    """Turn transformers' loading errors into one sentence with the folder and the way out.
 
-    def __init__(self, settings: Model) -> None:
-        self.settings = settings
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if not isinstance(error, _KNOWN) or isinstance(error, MmgrpoError):
-            return
-        name = self.settings.name
-        looks_local = Path(name).exists()
+    Raises:
+        ConfigError: In place of what transformers raised.
+    """
+    name = settings.name
+    reason = ""
+    try:
+        with hub_or_cache(name) as reason:
+            yield
+    except MmgrpoError:
+        raise
+    except _KNOWN as error:
+        here = Path(name).exists()
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        download = "Connect this machine, or download the model elsewhere and name its folder" if reason else ""
         raise ConfigError(
             explain(
                 "The checkpoint cannot be loaded",
                 where=f"model.name: {name}",
-                expected="a folder with config.json, weights and processor files" if looks_local else "a hub id",
-                got=str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__,
-                fix=f"Check the path, or rehearse without a checkpoint: model.name={REHEARSAL}",
+                expected="a folder with config.json, weights and processor files" if here else "",
+                got=f"the hub cannot be reached ({reason}), and its cache has no whole copy" if reason else first,
+                fix=f"{download or 'Check the path'}, or rehearse without a checkpoint: model.name={REHEARSAL}",
             )
         ) from error
