@@ -224,7 +224,12 @@ def _sound(value: Any) -> Any:
 
 
 def _unwrapped(value: Any, kind: str) -> Any:
-    """Take a medium out of a dictionary that is none of a decoder's own, such as ``{"url": …}``."""
+    """Take a medium out of a dictionary that is none of a decoder's own, such as ``{"url": …}``.
+
+    A clip that ``datasets`` opened already still knows its bytes or its path: one reader reads every clip.
+    """
+    if kind == "video" and isinstance(getattr(value, "_hf_encoded", None), Mapping):
+        return value._hf_encoded
     if not isinstance(value, Mapping) or _OWN_KEYS & set(value):
         return value
     found = medium_of(value, kind)

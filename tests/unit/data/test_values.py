@@ -161,6 +161,15 @@ def test_holes_inside_a_list_are_no_media(hole: Any):
     assert [m.source for m in one(images=[hole, "media/three.png"]).media] == [THREE]
 
 
+def test_a_clip_that_datasets_opened_is_read_from_its_bytes():
+    class Opened:  # what a Video column gives where torchcodec is installed
+        _hf_encoded = {"path": None, "bytes": (SHIPPED / "media/flashes.gif").read_bytes()}
+
+    for value in (Opened(), [Opened()]):
+        (medium,) = one(video=value).media
+        assert decode(medium).data.shape[1:] == (56, 56, 3)
+
+
 def test_bytes_in_memory_are_bytes():
     assert decode(one(image=io.BytesIO(PNG)).media[0]).data.size == (8, 8)
 
