@@ -215,7 +215,7 @@ def reading(path: str | Path, load: Callable[[], Any], *, hub: bool = False) -> 
             return load()
     except (OSError, ValueError, KeyError, TypeError, ArrowException, DatasetsError) as error:
         got = f"{type(error).__name__}: {str(error).strip() or 'no details'}{_cause(error)}"
-        fix = "Check the path, split, config and revision; a hub id needs the network, or a copy in the cache of datasets."
+        fix = "Check path, split, config and revision; a hub id needs the network, or a copy in the cache of datasets."
         if reason:
             got = f"the hub cannot be reached ({reason}), and the cache of datasets has no copy"
             fix = "Connect this machine, or download the rows elsewhere."
