@@ -10,7 +10,7 @@ from typing import Any
 from mmgrpo.api.judging import given_samples, held_out, judge
 from mmgrpo.assemble import Assembly
 from mmgrpo.data.mixture import AnySamples
-from mmgrpo.errors import ConfigError, explain
+from mmgrpo.errors import ConfigError, counted, explain
 from mmgrpo.evaluate.report import Report, paired_gain
 from mmgrpo.observe.runfolder import RunFolder
 from mmgrpo.observe.sinks import read_rows
@@ -35,6 +35,13 @@ class Run:
     """In this process."""
     stopped: str | None
     """Why it ended early; None: it did not."""
+
+    def __repr__(self) -> str:
+        """One line, for a notebook: the whole would be pages."""
+        reached = "" if self.after is None else f", held-out accuracy {self.after.greedy.accuracy:.3f}"
+        begun = "" if self.before is None or self.after is None else f" (before {self.before.greedy.accuracy:.3f})"
+        stopped = f", stopped by {self.stopped}" if self.stopped else ""
+        return f"<Run {self.path}: {counted(self.steps, 'step')}{reached}{begun}{stopped}>"
 
     @property
     def path(self) -> Path:

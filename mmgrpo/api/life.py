@@ -161,7 +161,7 @@ class Life:
         watch = Watch(self.config.checks, masks_truncated=self.config.loss.mask_truncated_completions)
 
         def look(scored: Sequence[ScoredGroup], metrics: Mapping[str, float]) -> None:
-            self.applies.look(scored)
+            self.applies.look(scored, metrics)
             watch.look(scored, metrics)
 
         def figures() -> dict[str, float]:

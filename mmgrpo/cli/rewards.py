@@ -33,11 +33,11 @@ def rewards(arguments: argparse.Namespace) -> int:
 def _list(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from mmgrpo.reward.workbench import list_rewards, rewards_table
+    from mmgrpo.reward.workbench import list_rewards, rewards_page
 
     _at_most_one(arguments, "mmgrpo rewards list FOLDER")
     folder = Path(arguments.words[0]) if arguments.words else None
-    Console().print(rewards_table(list_rewards(folder)))
+    Console().print(rewards_page(list_rewards(folder)))
     return 0
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from mmgrpo.errors import ConfigError, explain
+from mmgrpo.errors import ConfigError, counted, explain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +72,14 @@ class Report:
     settings: Mapping[str, Any]
     """Prompt template, sampling, pixel limits, metric, rewards, seed, data hash: what a repetition needs."""
     seconds: float
+
+    def __repr__(self) -> str:
+        """One line, for a notebook: every row would be pages."""
+        sampled = "" if self.sampled is None else f", sampled {self.sampled.accuracy:.3f}"
+        return (
+            f"<Report of step {self.step}, {counted(self.greedy.rows, 'row')}: accuracy greedy "
+            f"{self.greedy.accuracy:.3f}{sampled}; format rate {self.greedy.format_rate:.3f}>"
+        )
 
     def metrics(self) -> dict[str, float]:
         """Values by logged name, prefixed ``eval/`` (greedy) and ``eval/sampled/``."""

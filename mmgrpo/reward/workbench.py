@@ -22,7 +22,7 @@ from mmgrpo.reward.files import import_file, shipped_rewards
 from mmgrpo.reward.signature import wants
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Group
 
 _PLAIN = {"completions", "completion_ids", "prompts", "messages", "group", "ids", *CONTEXT}
 
@@ -89,20 +89,22 @@ def _describe(spec: str, reward: Any) -> Shipped:
     )
 
 
-def rewards_table(rewards: Sequence[Shipped]) -> Table:
-    """Lay rewards out for ``Console.print``."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
+def rewards_page(rewards: Sequence[Shipped]) -> Group:
+    """Lay rewards out for ``Console.print``: what to write, range and needs, and below what it says.
+
+    A spec is copied, so it stands in one piece whatever the width.
+    """
+    from rich.console import Group
+    from rich.padding import Padding
     from rich.text import Text
 
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for head in ("fn", "range", "needs", "what it says"):
-        table.add_column(head, overflow="fold", no_wrap=head == "fn")  # a spec is copied: keep it in one piece
+    lines: list[Text | Padding] = []
     for reward in rewards:
-        extra = [f"mmgrpo[{reward.facts.extra}]"] if reward.facts.extra else []
-        cells = (reward.spec, reward.facts.range, ", ".join([*reward.needs, *extra]), _one_line(reward.line))
-        table.add_row(*map(Text, cells))
-    return table
+        needs = ", ".join([*reward.needs, *([f"mmgrpo[{reward.facts.extra}]"] if reward.facts.extra else [])])
+        told = "; ".join(part for part in (reward.facts.range, f"needs {needs}" if needs else "") if part)
+        lines.append(Text.assemble((reward.spec, "bold"), f"  ({told})" if told else ""))
+        lines.append(Padding(Text(_one_line(reward.line)), (0, 0, 0, 4)))
+    return Group(*lines)
 
 
 def _one_line(text: str) -> str:

@@ -80,6 +80,13 @@ def test_figures_of_an_evaluations_completions_are_no_figures_of_a_step(train):
     assert [row[name] for row in plain] == [row[name] for row in evaluated]
 
 
+def test_a_run_and_its_reports_are_one_line_in_a_notebook(train):
+    run = train(eval={"sampled": False})
+    assert repr(run).startswith(f"<Run {run.path}: 3 steps, held-out accuracy 0.")
+    assert repr(run.after).startswith("<Report of step 3, 4 rows: accuracy greedy 0.")
+    assert len(repr(run.after)) < 100
+
+
 def test_a_finished_run_generates_evaluates_and_tells_its_samples(train):
     run = train(eval={"limit": 3})
     assert run.after.greedy.rows == 3

@@ -9,7 +9,7 @@ from mmgrpo.errors import ConfigError
 from mmgrpo.reward.paste import pasted_group, regroup
 from mmgrpo.reward.score import RewardSum
 from mmgrpo.reward.trial import advice, completions_table, summary_table, try_rewards
-from mmgrpo.reward.workbench import list_rewards, new_reward, read_completions, rewards_table
+from mmgrpo.reward.workbench import list_rewards, new_reward, read_completions, rewards_page
 
 
 def shown(table):
@@ -29,7 +29,7 @@ def test_the_list_shows_every_shipped_reward_with_range_and_needs():
     assert rewards["rewards/choice.py:choice_accuracy"].needs == ("answer", "(options)")
     assert set(rewards["rewards/length.py:soft_overlong"].args) == {"max_length*", "cache_length*"}
     assert all(r.line.endswith((".", ":", ",")) or r.line for r in rewards.values())
-    text = shown(rewards_table(list(rewards.values())))
+    text = shown(rewards_page(list(rewards.values())))
     assert "count_accuracy" in text and "mmgrpo[clip]" in text
 
 
