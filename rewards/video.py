@@ -182,7 +182,8 @@ def _free_form(completions: list[str], answer: list[Any]) -> list[float | None]:
 class FrameOrderBonus:
     """T-GRPO: a bonus for right answers where frames in order help more than shuffled ones.
 
-    The data holds each video twice, with frames in order and shuffled (column ``shuffled``), under one ``pair`` id.
+    The data holds each video twice, with frames in order and shuffled (column ``shuffled``), under one ``pair`` id:
+    ``shuffled_twins: true`` beside the source makes such rows.
     Where both stand in one step and mean accuracy(in order) >= ``ratio`` * mean accuracy(shuffled), each completion
     in order whose accuracy is above ``above`` gets ``bonus``; all others 0. Put it beside the accuracy reward.
 

@@ -34,6 +34,10 @@ class Files(Section):
     """The form of the rows; auto tells it by their columns, named reads the columns that ``columns`` names."""
     media_root: str | None = None
     """Folder that relative media paths start from; nothing outside it is read. Default: the data file's folder."""
+    shuffled_twins: bool = False
+    """Give each row twice, one behind the other: its clips in order, and with their frames shuffled. Both have the
+    columns pair and shuffled, for ``rewards/video.py:FrameOrderBonus``; an even ``prompts_per_step`` keeps them in one
+    step of one process."""
 
 
 class Scenes(Section):

@@ -60,6 +60,10 @@ class Clips(Section):
     """Largest count."""
     seed: Int = Field(default=0, ge=0)
     """Clips of different seeds are different."""
+    shuffled_twins: bool = False
+    """Give each row twice, one behind the other: its clips in order, and with their frames shuffled. Both have the
+    columns pair and shuffled, for ``rewards/video.py:FrameOrderBonus``; an even ``prompts_per_step`` keeps them in one
+    step of one process."""
 
     @model_validator(mode="after")
     def _fits(self) -> Clips:

@@ -30,6 +30,8 @@ class Rows(ABC, Sequence[Row]):
     """Whether nothing outside ``base`` may be read."""
     generated: bool = False
     """Whether the rows are made in code, so that their media need no check."""
+    together: int = 1
+    """How many rows behind one another belong in one step: 2 where each has a twin."""
     format: str = "auto"
     """The form of the rows, where it was said; auto: told by their columns."""
 

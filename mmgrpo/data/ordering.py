@@ -41,14 +41,20 @@ def open_draws(samples: AnySamples, data: Data, *, prompts_per_step: int = 1) ->
 
 
 def _draws(samples: AnySamples, data: Data, *, seed: int) -> Draws:
-    plan = data.curriculum
+    plan, together = data.curriculum, _together(samples)
     if plan.kind == "easy_first" and plan.column is not None:
         difficulty = _numbers(samples, plan.column)
-        return InOrder(EasyFirst(difficulty, epochs=plan.epochs, seed=seed, shuffle=data.shuffle))
-    order = RowOrder(len(samples), seed=seed, shuffle=data.shuffle)
+        return InOrder(EasyFirst(difficulty, epochs=plan.epochs, seed=seed, shuffle=data.shuffle, together=together))
+    order = RowOrder(len(samples), seed=seed, shuffle=data.shuffle, together=together)
     if plan.kind == "by_pass_rate":
         return ByPassRate(order, low=plan.low, high=plan.high, revisit_epochs=plan.revisit_epochs)
     return InOrder(order)
+
+
+def _together(samples: AnySamples) -> int:
+    """How many rows behind one another stay together: 2 where every row has a twin."""
+    parts = samples.parts if isinstance(samples, MixedSamples) else (samples,)
+    return min(part.rows.together for part in parts)
 
 
 def _numbers(samples: AnySamples, column: str) -> Sequence[float]:

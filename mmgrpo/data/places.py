@@ -73,8 +73,11 @@ def _held(value: Mapping[str, Any], places: Places, where: str) -> Any:
             return locate(value[key], places, where=where)
         if value.get(key) is not None:
             return value
-    named = {key: value[key] for key in ("frames", "video") if isinstance(value.get(key), str | Path | list | tuple)}
+    named = {key: value[key] for key in ("frames", "video") if isinstance(value.get(key), _NAMING)}
     return {**value, **{key: locate(one, places, where=where) for key, one in named.items()}}
+
+
+_NAMING = (str, Path, list, tuple, Mapping)
 
 
 def _downloaded(address: str, places: Places, where: str) -> Path:

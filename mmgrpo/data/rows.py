@@ -19,6 +19,7 @@ from mmgrpo.data.synthetic.beeps import BeepRows
 from mmgrpo.data.synthetic.clips import ClipRows
 from mmgrpo.data.synthetic.counting import scene_rows
 from mmgrpo.data.tables import TableRows, one_split
+from mmgrpo.data.twins import TwinRows
 from mmgrpo.errors import DatasetError, explain
 
 _LIMITED = re.compile(r"(?P<path>.+)#(?P<limit>-?[0-9]+)")
@@ -39,14 +40,15 @@ def open_rows(source: Single, *, base: Path, seed: int = 0) -> Rows:
         DatasetError: Missing, unreadable, malformed or empty.
     """
     if isinstance(source, Scenes | Beeps | Clips):
-        return _made(source)
+        return TwinRows(_made(source)) if isinstance(source, Clips) and source.shuffled_twins else _made(source)
     seed = seed if source.seed is None else source.seed
     if isinstance(source, Package):
         return choose(easy_vqa_rows(source.split), source.limit, seed=seed)
     source = _with_limit(source, base)
     rows = _with_root(open_path(source, base), source.media_root, base)
     rows.format = source.format
-    return choose(_filled(rows), source.limit, seed=seed)
+    rows = choose(_filled(rows), source.limit, seed=seed)
+    return TwinRows(rows) if source.shuffled_twins else rows
 
 
 def _with_limit(source: Files, base: Path) -> Files:

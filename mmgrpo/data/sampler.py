@@ -22,16 +22,17 @@ class RowOrder:
         [0, 1, 2, 0, 1]
     """
 
-    def __init__(self, num_rows: int, *, seed: int = 0, shuffle: bool = True) -> None:
+    def __init__(self, num_rows: int, *, seed: int = 0, shuffle: bool = True, together: int = 1) -> None:
         """Order ``num_rows`` rows.
 
         Args:
             num_rows: At least one.
             seed: Which orders.
             shuffle: False keeps the source's order in every epoch.
+            together: So many rows behind one another stay together; a divisor of ``num_rows``.
         """
         self.num_rows = num_rows
-        self._seed, self._shuffle = seed, shuffle
+        self._seed, self._shuffle, self._together = seed, shuffle, together
         self._epoch, self._order = -1, np.empty(0, dtype=np.int64)
 
     def row(self, position: int) -> int:
@@ -58,7 +59,8 @@ class RowOrder:
             return np.arange(self.num_rows)
         # RandomState's streams are frozen for ever, those of newer generators are not.
         state = np.random.RandomState([self._seed % _WORD, self._seed // _WORD % _WORD, epoch % _WORD])
-        return state.permutation(self.num_rows)
+        first = state.permutation(self.num_rows // self._together) * self._together
+        return (first[:, None] + np.arange(self._together)).reshape(-1)
 
 
 class EasyFirst(RowOrder):
@@ -70,7 +72,15 @@ class EasyFirst(RowOrder):
         [1, 2, 0]
     """
 
-    def __init__(self, difficulty: Sequence[float], *, epochs: int = 1, seed: int = 0, shuffle: bool = True) -> None:
+    def __init__(
+        self,
+        difficulty: Sequence[float],
+        *,
+        epochs: int = 1,
+        seed: int = 0,
+        shuffle: bool = True,
+        together: int = 1,
+    ) -> None:
         """Order one row for each entry of ``difficulty``.
 
         Args:
@@ -78,8 +88,9 @@ class EasyFirst(RowOrder):
             epochs: So many epochs go from easy to hard.
             seed: Order among equals, and of later epochs.
             shuffle: As for :class:`RowOrder`.
+            together: As there; such rows are equally difficult.
         """
-        super().__init__(len(difficulty), seed=seed, shuffle=shuffle)
+        super().__init__(len(difficulty), seed=seed, shuffle=shuffle, together=together)
         self._difficulty, self._epochs = np.asarray(difficulty, dtype=np.float64), epochs
 
     def permutation(self, epoch: int) -> NDArray[np.int64]:

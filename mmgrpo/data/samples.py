@@ -21,6 +21,7 @@ from mmgrpo.data.lazy import Row, Rows
 from mmgrpo.data.messages import Conversation, ask, converse
 from mmgrpo.data.places import Places, locate
 from mmgrpo.data.templates import fill
+from mmgrpo.data.twins import as_twin
 from mmgrpo.errors import DatasetError, MediaError, MmgrpoError, explain
 from mmgrpo.types import Media, Message, Sample
 
@@ -78,7 +79,7 @@ class Samples(Sequence[Sample]):
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         position = index + len(self) if index < 0 else index
-        return to_sample(
+        sample = to_sample(
             self.rows[position],
             columns=self._columns,
             template=self._template,
@@ -87,6 +88,7 @@ class Samples(Sequence[Sample]):
             sample_id=self.rows.id(position),
             form=self.form,
         )
+        return as_twin(sample) if self.rows.together == 2 else sample
 
     def where(self, index: int) -> str:
         """Say where sample ``index`` came from, for messages."""

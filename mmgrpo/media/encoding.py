@@ -45,6 +45,9 @@ def encoded(media: Media) -> tuple[list[bytes], bool, float | None]:
 
 
 def _clip(source: Any, rate: float | None, name: str) -> tuple[list[bytes], bool, float | None]:
+    if isinstance(source, Mapping) and source.get("shuffled") is not None:
+        fix = "Convert the source without shuffled_twins: it is a key of the source that is read later."
+        raise MediaError(explain("A clip with shuffled frames cannot be written", where=name, fix=fix))
     if isinstance(source, Mapping):
         held = next((source[key] for key in ("frames", "array", "video") if source.get(key) is not None), None)
         own = next((source[key] for key in ("fps", "rate") if source.get(key)), rate)

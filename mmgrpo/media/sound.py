@@ -30,14 +30,15 @@ def with_sound(sample: Sample, *, woven: bool = False) -> Sample:
         The row with the sounds; the same object where no clip has one, or where they were added before.
     """
     loud = [medium.kind == "video" and _is_loud(medium) for medium in sample.media]
-    added = any(a.kind == "video" and b.kind == "audio" and a.source is b.source for a, b in pairwise(sample.media))
+    pairs = [(a, b) for a, b in pairwise(sample.media) if (a.kind, b.kind) == ("video", "audio")]
+    added = any(_film(clip.source) is sound.source for clip, sound in pairs)
     if not any(loud) or added:
         return sample
     media: list[Media] = []
     for medium, heard in zip(sample.media, loud, strict=True):
         media.append(medium)
         if heard:
-            media.append(Media(kind="audio", source=medium.source, name=f"{medium.name} (sound)"))
+            media.append(Media(kind="audio", source=_film(medium.source), name=f"{medium.name} (sound)"))
     if woven and sum(loud) == sum(medium.kind == "video" for medium in sample.media):
         return replace(sample, media=tuple(media))
     order = iter(loud)
@@ -82,10 +83,15 @@ def _heard(message: Message, order: Iterator[bool]) -> Message:
     return {**message, "content": blocks}
 
 
+def _film(source: Any) -> Any:
+    """Give the clip itself, where a source says how to show it."""
+    return source["video"] if isinstance(source, Mapping) and source.get("video") is not None else source
+
+
 def _is_loud(medium: Media) -> bool:
     """Tell whether a clip is a file with a sound track; what cannot be opened is reported when it is decoded."""
     try:
-        found = find(medium.source, name=medium.name)
+        found = find(_film(medium.source), name=medium.name)
     except MediaError:
         return False
     return isinstance(found, bytes | Path) and has_sound(found)

@@ -7,6 +7,7 @@ frames by the same rules.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ FRAMES_PER_SECOND = 2.0
 _STILL_SECONDS = 0.1
 """How long a frame of an animation stands that does not say: what browsers do."""
 _MOST_FRAMES = 100_000
+_TRIES = 8
 
 
 def read_video(source: Any, *, name: str, rate: float | None, rules: ClipRules) -> Clip:
@@ -33,7 +35,8 @@ def read_video(source: Any, *, name: str, rate: float | None, rules: ClipRules) 
 
     Args:
         source: A file, encoded bytes (a film or an animation), an array ``[frames, height, width, 3]``, a list of
-            frames (paths, bytes, pictures, arrays), or ``{"frames": …, "fps": …}``.
+            frames (paths, bytes, pictures, arrays), ``{"frames": …, "fps": …}``, or ``{"video": …, "shuffled": seed}``
+            for the frames that are taken of a clip in another order.
         name: How messages call the clip.
         rate: Frames per second of a list or array. Without one they are taken as chosen already: at ``video.fps``.
         rules: Which frames, and how large.
@@ -44,6 +47,8 @@ def read_video(source: Any, *, name: str, rate: float | None, rules: ClipRules) 
     Raises:
         MediaError: Not a clip, damaged, cut off, too large, or slower to read than the limit.
     """
+    if isinstance(source, Mapping) and source.get("shuffled") is not None:
+        return _shuffled(read_video(source["video"], name=name, rate=rate, rules=rules), source["shuffled"])
     if isinstance(source, Mapping):
         own = next((source[key] for key in ("fps", "rate") if source.get(key)), rate)
         held = next((source[key] for key in ("frames", "array", "video") if source.get(key) is not None), None)
@@ -66,6 +71,17 @@ def read_video(source: Any, *, name: str, rate: float | None, rules: ClipRules) 
             got="no frames" if isinstance(source, Sequence) else type(source).__name__,
         )
     )
+
+
+def _shuffled(clip: Clip, seed: int) -> Clip:
+    """Show the frames of a clip in another order, at the same times; a clip of one frame or of equal ones has none."""
+    order = np.random.RandomState(seed % 2**32)
+    frames = clip.frames
+    for _ in range(_TRIES):
+        frames = clip.frames[order.permutation(len(clip.frames))]
+        if not np.array_equal(frames, clip.frames):
+            break
+    return replace(clip, frames=frames)
 
 
 def _head(source: bytes | Path, name: str) -> bytes:
