@@ -19,11 +19,10 @@ from mmgrpo.config.load import LoadedConfig
 from mmgrpo.config.schema import Config
 from mmgrpo.data.feed import PromptFeed, Share
 from mmgrpo.data.mixture import AnySamples
-from mmgrpo.data.opening import Opened, left_out_errors, open_samples, verify_media
+from mmgrpo.data.opening import left_out_errors, open_all, verify_media
 from mmgrpo.data.ordering import open_draws
 from mmgrpo.errors import ConfigError, DatasetError, explain
-from mmgrpo.evaluate.report import check_metric
-from mmgrpo.evaluate.run import choose_metric
+from mmgrpo.evaluate.choices import check_choices
 from mmgrpo.media.plugins import open_adapters
 from mmgrpo.media.prompts import PromptBuilder
 from mmgrpo.policy.policy import Policy, load_policy
@@ -32,10 +31,12 @@ from mmgrpo.rollout.local import LocalEngine
 from mmgrpo.running.clock import Stopwatch
 from mmgrpo.running.imitation import imitation
 from mmgrpo.running.prompts import open_encoder, open_memory, open_processor
-from mmgrpo.running.sizes import sampling_of
+from mmgrpo.running.sizes import part_of, sampling_of
 from mmgrpo.train.build import build_optimizer, update_settings
+from mmgrpo.train.exchange import Exchange
 from mmgrpo.train.optimizer import Optimizer
 from mmgrpo.train.packing import pack
+from mmgrpo.train.parallel import Processes
 from mmgrpo.train.update import update
 from mmgrpo.trainer import Parts
 from mmgrpo.types import Group, OptimizerBatch, Prompt, Sample, ScoredGroup, UpdateStats
@@ -66,6 +67,8 @@ class Assembly:
     """Rows to imitate; None where there is no warm start (any more)."""
     left_out: frozenset[int]
     """Training rows whose media cannot be read."""
+    processes: Processes
+    """Those that share the work of each step."""
     encode_aside: Callable[[Sample, int], Prompt]
     """As :meth:`encode`, for ``data.prefetch`` threads at once."""
 
@@ -79,7 +82,14 @@ class Assembly:
         return self.processor.encode(sample, occurrence=occurrence)
 
 
-def assemble(loaded: LoadedConfig, given: Given, *, training: bool = True, fresh: bool = True) -> Assembly:
+def assemble(
+    loaded: LoadedConfig,
+    given: Given,
+    *,
+    training: bool = True,
+    fresh: bool = True,
+    processes: Processes | None = None,
+) -> Assembly:
     """Load rows, rewards and policy, cheapest first, and check that they fit each other.
 
     Args:
@@ -87,6 +97,7 @@ def assemble(loaded: LoadedConfig, given: Given, *, training: bool = True, fresh
         given: Rewards and rows given in Python.
         training: False: only what evaluation needs.
         fresh: False: the run is resumed, and has its warm start behind it.
+        processes: Those that share the work of each step; default: this one alone.
 
     Returns:
         The parts.
@@ -98,8 +109,13 @@ def assemble(loaded: LoadedConfig, given: Given, *, training: bool = True, fresh
     config = loaded.config
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
-    opened = open_all(loaded, given, training=training, fresh=fresh)
+    together = processes or Processes()
+    part_of(config.train.prompts_per_step, together.world, key="train.prompts_per_step")
+    opened = open_all(
+        config, given.train_rows, given.eval_rows, base=loaded.folder, training=training, warm_start=fresh
+    )
     rewards = open_rewards(loaded, given.rewards)
+    rewards.gather = together.gather
     for samples in (opened.eval, opened.train):
         if samples is not None:
             rewards.check_rows(samples)
@@ -116,49 +132,11 @@ def assemble(loaded: LoadedConfig, given: Given, *, training: bool = True, fresh
         encode_aside=open_encoder(config, policy, processor, base=loaded.folder, memory=memory),
         engine=LocalEngine(policy, max_rows=config.rollout.max_rows),
         rewards=rewards,
+        processes=together,
         train=opened.train,
         eval=opened.eval,
         warm_start=opened.warm_start,
         left_out=left_out,
-    )
-
-
-def check_choices(config: Config, rewards: Sequence[str]) -> None:
-    """Find choices that would only be missed hours later.
-
-    Raises:
-        ConfigError: ``eval.metric`` names no reward, or ``train.save_best`` no number of an evaluation.
-    """
-    choose_metric(config.eval.metric if config.eval else None, rewards)
-    if config.train.save_best and config.eval:
-        check_metric(config.train.save_best, sampled=config.eval.sampled, where="train.save_best")
-    if config.train.save_best and not config.eval:
-        raise ConfigError(
-            explain(
-                "The best checkpoint is chosen by an evaluation, and there is none",
-                where="train.save_best",
-                got=config.train.save_best,
-                fix="Add eval: {} to the YAML, or remove train.save_best.",
-            )
-        )
-
-
-def open_all(loaded: LoadedConfig, given: Given, *, training: bool, fresh: bool) -> Opened:
-    """Open the rows to train on, the held-out rows, and those of the warm start.
-
-    Raises:
-        ConfigError: Rows are needed and there are none.
-        DatasetError: They cannot be read.
-    """
-    config, base = loaded.config, loaded.folder
-    data, warm = config.data, config.warm_start
-    needed = "data.eval" if config.eval or not training else ""
-    return Opened(
-        train=open_samples(data, data.train, given.train_rows, base=base, needed="data.train") if training else None,
-        eval=open_samples(data, data.eval, given.eval_rows, base=base, needed=needed),
-        warm_start=open_samples(data, warm.data, base=base, needed="warm_start.data")
-        if warm and training and fresh
-        else None,
     )
 
 
@@ -192,16 +170,19 @@ def open_feed(assembly: Assembly) -> PromptFeed:
         order=open_draws(assembly.train, data, prompts_per_step=config.train.prompts_per_step),
         leave_out=left_out_errors(data),
         left_out=assembly.left_out,
-        share=Share(threads=data.prefetch),
+        share=_share(assembly, threads=data.prefetch),
     )
+
+
+def _share(assembly: Assembly, *, threads: int = 0) -> Share:
+    return Share(rank=assembly.processes.rank, world=assembly.processes.world, threads=threads)
 
 
 def open_optimizer(assembly: Assembly, steps: int) -> Optimizer:
     """Build the optimizer of GRPO; call it after the warm start."""
-    config = assembly.config
-    return build_optimizer(
-        assembly.policy.trainable(), config.train, num_steps=steps, num_iterations=config.loss.num_iterations
-    )
+    train, iterations = assembly.config.train, assembly.config.loss.num_iterations
+    weights, together = assembly.policy.trainable(), assembly.processes
+    return build_optimizer(weights, train, num_steps=steps, num_iterations=iterations, processes=together)
 
 
 def assemble_loop(
@@ -224,9 +205,13 @@ def assemble_loop(
         The parts that :func:`mmgrpo.trainer.fit` needs.
     """
     config, engine = assembly.config, assembly.engine
+    exchange = Exchange(assembly.processes)
 
     def score(groups: Sequence[Group], step: int) -> list[ScoredGroup]:
-        scored = assembly.rewards.score(groups, step=step)
+        return assembly.rewards.score(groups, step=step)
+
+    def share(own: Sequence[ScoredGroup]) -> list[ScoredGroup]:
+        scored = exchange.share(own)
         feed.note([s.group.prompt.occurrence for s in scored], [float(s.totals.nanmean()) for s in scored])
         return scored
 
@@ -239,16 +224,20 @@ def assemble_loop(
         max_batch_tokens=config.train.max_batch_tokens,
         mask_truncated=config.loss.mask_truncated_completions,
         keep_zero=config.loss.beta > 0,
+        is_mine=exchange.is_mine,
     )
     return Parts(
         take=clock.timed("data", feed.take),
         generate=clock.timed("rollout", engine.generate),
         score=clock.timed("reward", score),
+        share=clock.timed("sync", share),
         pack=clock.timed("update", packed),
         update=clock.timed("update", _learner(assembly, optimizer)),
         sync=clock.timed("sync", sync),
         first_step=clock.timed("checks", _checker(assembly, on_checked)),
-        prompts_per_step=config.train.prompts_per_step,
+        prompts_per_step=part_of(
+            config.train.prompts_per_step, assembly.processes.world, key="train.prompts_per_step"
+        ),
         num_generations=config.rollout.num_generations,
         sampling=sampling_of(config.rollout),
         loss=config.loss,
@@ -288,5 +277,9 @@ def open_warm_start(assembly: Assembly) -> Callable[[], list[tuple[Prompt, Tenso
     if settings is None or samples is None:
         raise DatasetError(explain("There are no rows to imitate", where="warm_start.data"))
     skipped = left_out_errors(assembly.config.data)
-    feed = PromptFeed(samples, assembly.encode, seed=settings.seed, shuffle=True, leave_out=skipped)
-    return imitation(feed, assembly.policy.tokenizer, settings)
+    share = _share(assembly)
+    feed = PromptFeed(
+        samples, assembly.encode, seed=settings.seed, shuffle=True, leave_out=skipped, share=share
+    )  # fmt: skip
+    count = part_of(settings.batch_size, share.world, key="warm_start.batch_size")
+    return imitation(feed, assembly.policy.tokenizer, settings, count=count)

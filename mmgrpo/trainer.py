@@ -36,6 +36,8 @@ class Parts:
     """Prompts to groups."""
     score: Callable[[Sequence[Group], int], list[ScoredGroup]]
     """Groups to scored groups, given the step."""
+    share: Callable[[Sequence[ScoredGroup]], list[ScoredGroup]]
+    """The scored groups of this process to those of all."""
     pack: Callable[[Sequence[ScoredGroup], Sequence[Tensor]], list[OptimizerBatch]]
     """Scored groups and advantages to packed batches."""
     update: Learns
@@ -44,6 +46,7 @@ class Parts:
     first_step: Callable[[Sequence[Group]], None]
     """Checks on the first rollout of this process, before it is learned from."""
     prompts_per_step: int
+    """Of this process."""
     num_generations: int
     sampling: Sampling
     loss: Loss
@@ -92,10 +95,11 @@ def fit(parts: Parts, run: Run) -> None:
     quota = Quota(prompts=parts.prompts_per_step, completions=parts.num_generations)
     first = True
     for step in run.steps():
-        scored = collect(parts, quota, step)
+        own = collect(parts, quota, step)
         if first:
-            parts.first_step([s.group for s in scored])
+            parts.first_step([s.group for s in own])
             first = False
+        scored = parts.share(own)
         batches = parts.pack(scored, advantages(scored, parts.loss))
         stats = parts.update(batches)
         parts.sync(step + 1)

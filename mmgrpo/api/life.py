@@ -23,10 +23,11 @@ from mmgrpo.errors import CheckpointError, explain
 from mmgrpo.evaluate.report import Report
 from mmgrpo.observe.progress import Progress
 from mmgrpo.observe.runfolder import RunFolder
+from mmgrpo.running.figures import joined_figures
 from mmgrpo.running.run import Every, Hooks
 from mmgrpo.running.run import Run as Steps
 from mmgrpo.running.sizes import num_steps
-from mmgrpo.running.stop import StopRequest
+from mmgrpo.running.stop import Agreed, StopRequest, Stops
 from mmgrpo.train import checkpoint
 from mmgrpo.train.build import build_warm_start_optimizer, warm_start_settings
 from mmgrpo.train.optimizer import Optimizer
@@ -69,7 +70,7 @@ class Life:
         records = Records(self.folder, self.assembly, self.progress)
         try:
             with StopRequest(max_seconds=self.config.train.max_seconds, on_signal=self.progress.say) as stop:
-                steps = self._all(records, stop)
+                steps = self._all(records, Agreed(stop, self.assembly.processes.gather))
         except BaseException as error:
             self.assembly.rewards.close()
             if not isinstance(error, KeyboardInterrupt) and latest(self.folder.checkpoints) is not None:
@@ -94,7 +95,7 @@ class Life:
             return f"mmgrpo.train(resume={str(self.folder.path)!r}, …) with the same rewards and rows"
         return f"mmgrpo train --resume {shlex.quote(str(self.folder.path))}"
 
-    def _all(self, records: Records, stop: StopRequest) -> Steps:
+    def _all(self, records: Records, stop: Stops) -> Steps:
         """Do everything that a signal may stop."""
         total = num_steps(self.config.train, len(self.assembly.train or ()) - len(self.assembly.left_out))
         last = int(self.checkpoint.name.rsplit("-", 1)[-1]) if self.checkpoint else -1
@@ -120,7 +121,7 @@ class Life:
         self._evaluate_after(steps, records, ended=last == total)
         return steps
 
-    def _warm_start(self, stop: StopRequest) -> bool:
+    def _warm_start(self, stop: Stops) -> bool:
         """Imitate, if the configuration says so; False: it was stopped before its end."""
         settings = self.config.warm_start
         if settings is None:
@@ -140,7 +141,9 @@ class Life:
                     policy,
                     open_warm_start(self.assembly),
                     settings=warm_start_settings(settings, check_finite=self.config.checks.finite),
-                    optimizer=build_warm_start_optimizer(policy.trainable(), settings, self.config.train),
+                    optimizer=build_warm_start_optimizer(
+                        policy.trainable(), settings, self.config.train, processes=self.assembly.processes
+                    ),
                     on_step=on_step,
                 )
             except _Halt:
@@ -155,9 +158,9 @@ class Life:
             best_metric=self.config.train.save_best,
         )
 
-    def _steps(self, total: int, stop: StopRequest, records: Records, feed: PromptFeed, optimizer: Optimizer) -> Steps:
+    def _steps(self, total: int, stop: Stops, records: Records, feed: PromptFeed, optimizer: Optimizer) -> Steps:
         """Build the run's state, or read it from the checkpoint."""
-        policy, rewards = self.assembly.policy, self.assembly.rewards
+        policy, rewards, together = self.assembly.policy, self.assembly.rewards, self.assembly.processes
         watch = Watch(self.config.checks, masks_truncated=self.config.loss.mask_truncated_completions)
 
         def look(scored: Sequence[ScoredGroup], metrics: Mapping[str, float]) -> None:
@@ -166,7 +169,8 @@ class Life:
 
         def figures() -> dict[str, float]:
             checked, self.checked = self.checked, {}
-            return {**self.assembly.engine.metrics(), **rewards.metrics(), **checked}
+            own = {**self.assembly.engine.metrics(), **rewards.metrics(), **checked}
+            return joined_figures(together.gather(own))
 
         def save(done: int, best: int | None) -> None:
             extras = {"watch": watch.state(), "rewards": rewards.state(), "run": steps.state()}
@@ -175,7 +179,12 @@ class Life:
                 step=done, policy_version=done, feed=dict(feed.state()), best_step=best, extras=extras
             )
             limit = self.config.train.save_total_limit
-            checkpoint.save(self.folder.checkpoints, progress, policy=policy, optimizer=optimizer, limit=limit)
+            if together.is_first:
+                checkpoint.save(self.folder.checkpoints, progress, policy=policy, optimizer=optimizer, limit=limit)
+            together.gather(None)  # nobody ends while the first still writes
+
+        def on_step(done: int, metrics: Mapping[str, float]) -> bool | None:
+            return not together.any(self.on_step is not None and self.on_step(done, metrics) is False)
 
         hooks = Hooks(
             seconds=records.clock.read,
@@ -186,7 +195,7 @@ class Life:
             write_completions=records.write_completions,
             evaluate=lambda step: self._evaluate(step, records).metrics(),
             save=save,
-            on_step=self.on_step or (lambda step, metrics: None),
+            on_step=on_step,
         )
         steps = Steps(num_steps=total, hooks=hooks, every=self._every(), stop=stop)
         if self.checkpoint is not None:
@@ -225,7 +234,7 @@ class Life:
     def _evaluate_before(self, steps: Steps, records: Records) -> None:
         """Evaluate before the first step, or read what an earlier start found then."""
         if self.checkpoint is not None:
-            self.before = records.read_report(0)
+            self.before = self.assembly.processes.as_first(records.read_report(0))
         wanted = self.config.eval is not None and self.config.eval.at_start and steps.done == 0
         if wanted and self.before is None and not steps.stop.reason:
             self.before = self._evaluate(0, records)
@@ -236,7 +245,7 @@ class Life:
         """Evaluate after the last step, which is saved already; a resumed run that had ended reads its report."""
         if self.config.eval is None or steps.stopped or steps.done == 0:
             return
-        self.after = records.read_report(steps.done) if ended else None
+        self.after = self.assembly.processes.as_first(records.read_report(steps.done) if ended else None)
         if self.after is None:
             self.after = self._evaluate(steps.done, records)
             if steps.note_best(self.after.metrics()):

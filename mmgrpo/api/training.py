@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,8 @@ from mmgrpo.assemble import Given, assemble
 from mmgrpo.config.load import AnyConfig, Overrides
 from mmgrpo.errors import ConfigError, explain
 from mmgrpo.observe.progress import Progress
-from mmgrpo.observe.runfolder import create_run_folder
+from mmgrpo.observe.runfolder import create_run_folder, scratch_run_folder
+from mmgrpo.train.parallel import open_processes
 from mmgrpo.train.random_streams import seed_everything
 from mmgrpo.train.whole import latest
 
@@ -65,15 +68,21 @@ def train(
         _check_callback(on_step)
     if eval_rows is not None:
         sections.setdefault("eval", {})
+    together = open_processes()
     loaded, folder = begin(config, overrides, {**sections, **section}, resume)
     given = Given(rewards=rewards, train_rows=train_rows, eval_rows=eval_rows)
     observe = loaded.config.observe
+    if not together.is_first:
+        observe, console = observe.model_copy(update={"report_to": (), "progress": False}), Console(file=io.StringIO())
+        loaded = replace(loaded, config=loaded.config.model_copy(update={"observe": observe}))
     progress = Progress(show=observe.progress, log_steps=observe.log_steps, console=console)
     seed_everything(loaded.config.train.seed)
     resumed = folder is not None
-    start = latest(folder.checkpoints) if folder is not None else None
+    start = together.as_first(latest(folder.checkpoints) if folder is not None else None)
     with quiet_bars():
-        assembly = assemble(loaded, given, fresh=start is None)
+        assembly = assemble(loaded, given, fresh=start is None, processes=together)
+        if not together.is_first:
+            folder = scratch_run_folder()
         folder = folder or create_run_folder(loaded.config.train.output_dir, loaded.name)
         life = Life(
             assembly=assembly, folder=folder, progress=progress, on_step=on_step, checkpoint=start, resumed=resumed,

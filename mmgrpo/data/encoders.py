@@ -38,27 +38,34 @@ class Encoders:
 
 
 def prompt_batches(
-    samples: Sequence[Sample], encode: Callable[[Sample, int], Prompt], *, size: int, threads: int = 0
+    samples: Sequence[Sample],
+    encode: Callable[[Sample, int], Prompt],
+    *,
+    size: int,
+    places: Sequence[int] | None = None,
+    threads: int = 0,
 ) -> Iterator[list[Prompt]]:
-    """Make the prompts of all samples, in order, batch by batch.
+    """Make the prompts of samples, in order, batch by batch.
 
     Args:
         samples: Each becomes a prompt whose occurrence is its place.
         encode: Makes a prompt; called from several threads where there are any.
         size: Prompts of a batch.
+        places: Which samples; default: all.
         threads: Make the next batch while the caller works on one; 0: each is made when it is asked for.
 
     Yields:
         The batches. An error comes with the batch that it belongs to.
     """
-    places = [range(start, min(start + size, len(samples))) for start in range(0, len(samples), size)]
+    wanted = range(len(samples)) if places is None else places
+    batches = [wanted[start : start + size] for start in range(0, len(wanted), size)]
     if not threads:
-        yield from ([encode(samples[place], place) for place in batch] for batch in places)
+        yield from ([encode(samples[place], place) for place in batch] for batch in batches)
         return
     with ThreadPoolExecutor(threads, thread_name_prefix="mmgrpo-prompts") as pool:
         ahead: deque[list[Future[Prompt]]] = deque()
         try:
-            for batch in places:
+            for batch in batches:
                 ahead.append([pool.submit(_made, samples, encode, place) for place in batch])
                 if len(ahead) > 1:
                     yield [work.result() for work in ahead.popleft()]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mmgrpo.config.data import Data, Mixture, Single, Source
+from mmgrpo.config.schema import Config
 from mmgrpo.data.check import check_media
 from mmgrpo.data.lazy import Rows
 from mmgrpo.data.mixture import AnySamples, MixedSamples
@@ -67,6 +68,34 @@ def open_samples(
             )
         )
     return None
+
+
+def open_all(
+    config: Config, train_rows: Any, eval_rows: Any, *, base: Path, training: bool, warm_start: bool
+) -> Opened:
+    """Open the rows to train on, the held-out rows, and those of the warm start.
+
+    Args:
+        config: Where they are.
+        train_rows: Rows given in Python, in place of ``data.train``; None: none are.
+        eval_rows: The same for ``data.eval``.
+        base: Folder that relative paths start from.
+        training: False: only what evaluation needs.
+        warm_start: False: it is over.
+
+    Raises:
+        ConfigError: Rows are needed and there are none.
+        DatasetError: They cannot be read.
+    """
+    data, warm = config.data, config.warm_start
+    needed = "data.eval" if config.eval or not training else ""
+    return Opened(
+        train=open_samples(data, data.train, train_rows, base=base, needed="data.train") if training else None,
+        eval=open_samples(data, data.eval, eval_rows, base=base, needed=needed),
+        warm_start=open_samples(data, warm.data, base=base, needed="warm_start.data")
+        if warm and training and warm_start
+        else None,
+    )
 
 
 def _opened(data: Data, source: Single, base: Path) -> Rows:

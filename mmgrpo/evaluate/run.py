@@ -10,7 +10,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from mmgrpo.contracts import Engine
 from mmgrpo.data.encoders import prompt_batches
@@ -18,7 +18,10 @@ from mmgrpo.errors import ConfigError, explain
 from mmgrpo.evaluate.report import Report, RowResult, score_rows
 from mmgrpo.evaluate.settings import EvalSettings, settings_report
 from mmgrpo.reward.answers import read_answer
+from mmgrpo.train.parallel import Processes
 from mmgrpo.types import Group, Prompt, Sample, Sampling, ScoredGroup
+
+Value = TypeVar("Value")
 
 
 class Scores(Protocol):
@@ -40,6 +43,7 @@ def evaluate(
     settings: EvalSettings,
     step: int = 0,
     threads: int = 0,
+    processes: Processes | None = None,
     on_rows: Callable[[int], None] | None = None,
 ) -> Report:
     """Evaluate the policy that the engine holds.
@@ -52,6 +56,7 @@ def evaluate(
         settings: How.
         step: Step of the run, for the report.
         threads: Make the prompts of the next batch while one is answered; 0: each when it is needed.
+        processes: Share the rows; each gets the whole report. Default: this one alone.
         on_rows: Told how many rows are done after each batch (each way of decoding counts).
 
     Returns:
@@ -63,16 +68,19 @@ def evaluate(
     start = time.perf_counter()
     metric = choose_metric(settings.metric, rewards.names)
     ways = _ways(settings)
-    results: list[list[RowResult]] = [[] for _ in ways]
-    digest = hashlib.sha256()
-    for prompts in prompt_batches(samples, encode, size=settings.batch_size, threads=threads):
-        for prompt in prompts:
-            _add(digest, prompt)
-        for (sampling, count), rows in zip(ways, results, strict=True):
+    together = processes or Processes()
+    places = range(together.rank, len(samples), together.world)
+    own: list[list[RowResult]] = [[] for _ in ways]
+    digests: list[str] = []
+    for prompts in prompt_batches(samples, encode, size=settings.batch_size, places=places, threads=threads):
+        digests += [_digest(prompt) for prompt in prompts]
+        for (sampling, count), rows in zip(ways, own, strict=True):
             groups = engine.generate(prompts, [count] * len(prompts), sampling)
             rows += [_row(s, metric) for s in rewards.score(groups, step=step, training=False)]
             if on_rows is not None:
-                on_rows(len(prompts))
+                on_rows(len(prompts) * together.world)
+    results = [_in_order(together.gather(rows)) for rows in own]
+    digest = hashlib.sha256("".join(_in_order(together.gather(digests))).encode())
     greedy, sampled = (*results, [])[:2]
     if results[0] and all(row.correct is None for rows in results for row in rows):
         _warn_unjudged(metric, results[0])
@@ -157,11 +165,18 @@ def truth_text(answer: Any) -> str:
     return (inner if inner is not None else text).strip()
 
 
-def _add(digest: Any, prompt: Prompt) -> None:
-    """Add what was asked, what was shown and what is true: another word, pixel or truth is another hash."""
+def _in_order(parts: Sequence[Sequence[Value]]) -> list[Value]:
+    """Deal what the processes found back out, one of each in turn: the order of the rows."""
+    return [part[i] for i in range(max(map(len, parts), default=0)) for part in parts if i < len(part)]
+
+
+def _digest(prompt: Prompt) -> str:
+    """Hash what was asked, what was shown and what is true: another word, pixel or truth is another hash."""
+    digest = hashlib.sha256()
     sample = prompt.sample
     digest.update(repr((sample.id, str(sample.answer), prompt.text)).encode("utf-8", "surrogatepass"))
     for medium in prompt.media:
         data = medium.data
         digest.update(repr((medium.kind, medium.rate, getattr(data, "size", None))).encode())
         digest.update(data.tobytes())
+    return digest.hexdigest()

@@ -6,7 +6,7 @@ Knows nothing of where metrics go.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from jaxtyping import Float
@@ -47,7 +47,7 @@ class LossSums:
     def cpu(self) -> LossSums:
         """Copy to the CPU, whence sums can go to other processes."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return LossSums(**{name: v.cpu() if isinstance(v, Tensor) else v for name, v in values.items()})
+        return replace(self, **{name: value.cpu() for name, value in values.items() if isinstance(value, Tensor)})
 
 
 def loss_sums(

@@ -5,10 +5,13 @@ It knows names of files, not what is in a checkpoint.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
 import re
+import shutil
+import tempfile
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +20,13 @@ from typing import Any
 from mmgrpo.errors import CheckpointError, explain
 from mmgrpo.observe.atomic import cannot_write, write_atomic
 from mmgrpo.observe.environment import describe_environment
+
+
+def scratch_run_folder() -> RunFolder:
+    """Make a folder for a process whose records nobody reads; it goes when the process ends."""
+    path = Path(tempfile.mkdtemp(prefix="mmgrpo-"))
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return RunFolder(path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,8 @@ class RewardSum:
         self._extra: dict[str, list[Any]] = {}
         self._columns: tuple[str, ...] = ()
         self._warned = False
+        self.gather: Callable[[Float[Tensor, "S"]], list[Float[Tensor, "S"]]] = lambda values: [values]
+        """Gives the values of all processes; a run of several sets it, so that running means are those of one."""
         _check_terms(terms)
 
     @classmethod
@@ -210,7 +212,7 @@ class RewardSum:
             return scale_group(values, rows.bounds)
         if term.scale == "running":
             if training:
-                self._moments[term.name].add(values)
+                self._moments[term.name].add(torch.cat(self.gather(values)))
             return scale_running(values, self._moments[term.name])
         return values
 

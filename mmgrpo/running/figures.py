@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from mmgrpo.grpo.advantages import reward_statistics
+from mmgrpo.train.measure import mean_over_steps
 from mmgrpo.types import ScoredGroup, UpdateStats
 
 
@@ -71,6 +72,29 @@ def completion_figures(scored: Sequence[ScoredGroup]) -> dict[str, float]:
         "completions/mean_terminated_length": float(finished.mean()),
         "completions/clipped_ratio": float((~ended).double().mean()),
     }
+
+
+def joined_figures(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Join the figures that each process measured of its share of a step.
+
+    Args:
+        parts: One mapping per process.
+
+    Returns:
+        Means; of ``…/min`` and ``…/max`` the extreme, of ``…/errors`` the sum, of ``…/seconds`` the longest.
+
+    Example:
+        >>> joined_figures([{"share": 0.5, "a/errors": 1.0}, {"share": 1.0, "a/errors": 2.0}])
+        {'share': 0.75, 'a/errors': 3.0}
+    """
+    found = mean_over_steps(parts)
+    for name in found:
+        values = [part[name] for part in parts if name in part]
+        if name.endswith("/errors"):
+            found[name] = sum(values)
+        elif name.endswith("/seconds"):
+            found[name] = max(values)
+    return found
 
 
 def peak_memory_bytes() -> int:

@@ -17,13 +17,16 @@ from mmgrpo.data.templates import fill
 from mmgrpo.types import Prompt
 
 
-def imitation(feed: Feed, tokenizer: Any, settings: WarmStart) -> Callable[[], list[tuple[Prompt, Tensor]]]:
+def imitation(
+    feed: Feed, tokenizer: Any, settings: WarmStart, *, count: int
+) -> Callable[[], list[tuple[Prompt, Tensor]]]:
     """Give the next batch to imitate at each call.
 
     Args:
         feed: Where prompts come from.
         tokenizer: Of the policy.
-        settings: The words to write, and how many rows a batch has.
+        settings: The words to write.
+        count: Rows of a batch in this process.
 
     Returns:
         Prompts and the tokens that the policy should write after them, end token included.
@@ -37,6 +40,6 @@ def imitation(feed: Feed, tokenizer: Any, settings: WarmStart) -> Callable[[], l
         return torch.tensor([*ids, tokenizer.eos_token_id])
 
     def take() -> list[tuple[Prompt, Tensor]]:
-        return [(prompt, target(prompt)) for prompt in feed.take(settings.batch_size)]
+        return [(prompt, target(prompt)) for prompt in feed.take(count)]
 
     return take

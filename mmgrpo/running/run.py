@@ -13,7 +13,7 @@ from typing import Any
 
 from mmgrpo.errors import ConfigError, explain
 from mmgrpo.running.figures import step_figures
-from mmgrpo.running.stop import StopRequest
+from mmgrpo.running.stop import Stops
 from mmgrpo.types import ScoredGroup, UpdateStats
 
 
@@ -60,7 +60,7 @@ class Run:
     """Steps of the whole run."""
     hooks: Hooks
     every: Every
-    stop: StopRequest
+    stop: Stops
     done: int = 0
     """Steps done, also before a resume."""
     best_step: int | None = None

@@ -38,6 +38,32 @@ def num_steps(train: Train, rows: int) -> int:
     )
 
 
+def part_of(count: int, world: int, *, key: str) -> int:
+    """Divide a count among processes.
+
+    Args:
+        count: Of all.
+        world: How many processes.
+        key: Where the count stands in the YAML.
+
+    Raises:
+        ConfigError: It does not divide.
+
+    Example:
+        >>> part_of(8, 2, key="train.prompts_per_step")
+        4
+    """
+    if count % world == 0:
+        return count // world
+    raise ConfigError(
+        explain(
+            f"{count} cannot be divided among {world} processes",
+            where=key,
+            fix=f"Choose a multiple of {world}, for example {-(-count // world) * world}.",
+        )
+    )
+
+
 def sampling_of(rollout: Rollout) -> Sampling:
     """How the rollout draws completions."""
     return Sampling(

@@ -103,7 +103,7 @@ class Optimizer:
         return torch.nn.utils.get_total_norm([g for _, g in self.gradients()])
 
     def step(self) -> float:
-        """Add the gradients of all processes up, clip them, change the weights, advance the schedule and clear the gradients.
+        """Add up and clip the gradients, change the weights, advance the schedule and clear the gradients.
 
         Returns:
             The global norm of the gradients before clipping.

@@ -1,7 +1,7 @@
 """Several processes that hold the same weights and share the work of each step.
 
-The only file that speaks to torch.distributed. Every process has the same configuration, draws its share of the rows, and sees what all of them found; so all take the
-same decisions, and one that asks for something waits for the others.
+The only file that speaks to torch.distributed. Every process has the same configuration, draws its share of the rows,
+and sees what all of them found; so all take the same decisions, and one that asks for something waits for the others.
 """
 
 from __future__ import annotations

@@ -48,6 +48,7 @@ class World:
 
     def parts(self, **changed):
         parts = Parts(
+            share=list,
             take=self.take,
             generate=self.generate,
             score=self.score,
