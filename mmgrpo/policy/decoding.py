@@ -14,11 +14,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from mmgrpo.policy.attention import Attends
 from mmgrpo.policy.compat import cache_keyword
 from mmgrpo.policy.families.record import Encoded, Placed
 from mmgrpo.policy.forward import PackedForward
-from mmgrpo.policy.layout import Span, spans_of
-from mmgrpo.policy.plan import Plan, build_plan
+from mmgrpo.policy.layout import spans_of
+from mmgrpo.policy.plan import build_plan
+from mmgrpo.policy.readers import SharedPrompts
 from mmgrpo.types import Prompt
 
 GROWTH = 32
@@ -28,7 +30,7 @@ GROWTH = 32
 class _Recording:
     """A prefill's plan that remembers each layer's keys and values."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Attends) -> None:
         self.plan = plan
         self.layers: dict[int, tuple[Tensor, Tensor]] = {}
 
@@ -66,17 +68,21 @@ class SharedDecoder:
             [Placed(encoded=e, row=0, start=s.start) for e, s in zip(encoded, spans, strict=True)],
         )
         last = torch.tensor([s.first_completion - 1 for s in spans], device=device)
-        self.first_logits: Float[Tensor, "N V"] = module.head(hidden.index_select(0, last))
-        self.next_position = torch.stack([e.positions.max() + 1 for e in encoded])
-        self.group = torch.repeat_interleave(torch.arange(len(prompts)), torch.tensor(list(counts))).to(device)
-        self._prompts, self._seen = _padded(recording, spans, device)
+        group = _groups(counts)
+        self._prompts = SharedPrompts(recording.layers, spans, group)
         self._own: dict[int, tuple[Tensor, Tensor]] = {}
-        self._arrange()
+        index = torch.tensor(group).to(device)
+        self.first_logits: Float[Tensor, "R V"] = module.head(hidden.index_select(0, last)).index_select(0, index)
+        self._next_position = torch.stack([e.positions.max() + 1 for e in encoded]).index_select(0, index)
 
     def step(self, token_ids: Int[Tensor, "R"]) -> Float[Tensor, "R V"]:
         """Feed one token to each row; return the logits of the next."""
+        with torch.inference_mode():  # hundreds of small calls: what each saves in bookkeeping is felt
+            return self._step(token_ids)
+
+    def _step(self, token_ids: Int[Tensor, "R"]) -> Float[Tensor, "R V"]:
         embeddings = self.module.model.get_input_embeddings()(token_ids)
-        positions = (self.next_position[self.group] + self.step_index).expand(self.module.family.axes, -1)
+        positions = (self._next_position + self.step_index).expand(self.module.family.axes, -1)
         hidden = self.module.packed_language(embeddings, positions, self)
         self.step_index += 1
         return self.module.head(hidden)
@@ -84,85 +90,52 @@ class SharedDecoder:
     @property
     def reach(self) -> int:
         """Tokens of the longest prompt with all that was written after it."""
-        return self._seen.shape[1] + self.step_index + 1
+        return max(self._prompts.lengths) + self.step_index + 1
 
-    def keep(self, rows: Int[Tensor, "r"]) -> None:
+    def keep(self, rows: Sequence[int]) -> None:
         """Drop all rows but these."""
-        self.group = self.group.index_select(0, rows)
-        self._own = {layer: (k.index_select(0, rows), v.index_select(0, rows)) for layer, (k, v) in self._own.items()}
-        alive = torch.unique(self.group)
-        if len(alive) < len(self._seen):  # prompts that nobody continues leave too
-            self._prompts = {
-                layer: (k.index_select(0, alive), v.index_select(0, alive)) for layer, (k, v) in self._prompts.items()
-            }
-            self._seen, self.next_position = self._seen[alive], self.next_position[alive]
-            self.group = torch.searchsorted(alive, self.group)
-        self._arrange()
+        index = torch.tensor(rows).to(self._next_position.device)
+        self._prompts.keep(rows)
+        self._own = {
+            layer: (k.index_select(0, index), v.index_select(0, index)) for layer, (k, v) in self._own.items()
+        }
+        self._next_position = self._next_position.index_select(0, index)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Float[Tensor, "R H D"]:
-        """Attend from one token per row to its prompt (shared) and to its own past (not shared)."""
-        rows, heads, width = q.shape
-        shared = k.shape[1]
-        ratio = heads // shared
-        own_k, own_v = self._extend(layer, k, v)
-        prompt_k, prompt_v = self._prompts[layer]
-        query = q.view(rows, shared, ratio, width)
-        # queries of one prompt stand side by side, so that its keys are read once for all of them
-        scores = self._by_prompt(query) @ prompt_k.transpose(-1, -2)
-        scores = scores.masked_fill(~self._seen[:, None, None, :], float("-inf"))
-        scores = torch.cat([self._by_row(scores, ratio), query @ own_k.transpose(-1, -2)], dim=-1) * scale
-        weights = torch.softmax(scores.float(), dim=-1).to(q.dtype)
-        length = prompt_k.shape[2]
-        out = self._by_row(self._by_prompt(weights[..., :length]) @ prompt_v, ratio)
-        return (out + weights[..., length:] @ own_v).reshape(rows, heads, width)
+        """Attend from one token per row to its prompt (shared) and to its own past (not shared).
 
-    def _arrange(self) -> None:
-        """Give each row a slot beside the other rows of its prompt."""
-        counts = torch.bincount(self.group, minlength=len(self._seen))
-        starts = torch.cumsum(counts, 0) - counts
-        most = int(counts.max()) if len(counts) else 0
-        inside = torch.arange(len(self.group), device=self.group.device) - starts[self.group]
-        self._slot_of_row = self.group * most + inside
-        slots = torch.zeros(len(counts) * most, dtype=torch.long, device=self.group.device)
-        slots[self._slot_of_row] = torch.arange(len(self.group), device=self.group.device)
-        self._row_of_slot, self._most = slots, most
-
-    def _by_prompt(self, x: Float[Tensor, "R J r L"]) -> Float[Tensor, "N J mr L"]:
-        padded = x.index_select(0, self._row_of_slot).unflatten(0, (-1, self._most))
-        return padded.transpose(1, 2).flatten(2, 3)
-
-    def _by_row(self, x: Float[Tensor, "N J mr L"], ratio: int) -> Float[Tensor, "R J r L"]:
-        slots = x.unflatten(2, (self._most, ratio)).transpose(1, 2).flatten(0, 1)
-        return slots.index_select(0, self._slot_of_row)
+        The prompt stands in the softmax as one more key: its score is the log-sum-exp of the prompt's scores, its
+        value what the prompt alone gives.
+        """
+        query = q.unflatten(1, (k.shape[1], -1))
+        out, lse = (x.flatten(0, 1) for x in self._prompts.attend(layer, query, scale))
+        own_k, own_v = (x.flatten(0, 1) for x in self._extend(layer, k, v))
+        scores = torch.baddbmm(q.new_empty(1), query.flatten(0, 1), own_k.transpose(1, 2), beta=0, alpha=scale)
+        weights = torch.cat([lse[..., None], scores], -1).softmax(-1).to(v.dtype)
+        mixed = torch.baddbmm(out[..., : v.shape[-1]] * weights[..., :1], weights[..., 1:], own_v)
+        return mixed.view(q.shape[0], q.shape[1], -1)
 
     def _extend(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Write this token's key and value, and return the row's whole past."""
         t = self.step_index
         own = self._own.get(layer)
         if own is None or own[0].shape[2] <= t:
-            room = GROWTH if own is None else own[0].shape[2]
-            empty = k.new_zeros(k.shape[0], k.shape[1], room, k.shape[2])
-            own = (empty, empty.clone()) if own is None else tuple(torch.cat([o, empty], 2) for o in own)
-            self._own[layer] = own  # type: ignore[assignment]
+            own = (_longer(k, own and own[0]), _longer(v, own and own[1]))
+            self._own[layer] = own
         own[0][:, :, t], own[1][:, :, t] = k, v
         return own[0][:, :, : t + 1], own[1][:, :, : t + 1]
 
 
-def _padded(
-    recording: _Recording, spans: tuple[Span, ...], device: torch.device
-) -> tuple[dict[int, tuple[Tensor, Tensor]], Tensor]:
-    longest = max(s.prompt for s in spans)
-    lengths = torch.tensor([s.prompt for s in spans])
-    index = torch.arange(longest).expand(len(spans), -1)
-    seen = index < lengths[:, None]
-    index = (torch.where(seen, index, 0) + torch.tensor([s.start for s in spans])[:, None]).to(device)
-    layers = {
-        layer: tuple(
-            x.index_select(0, index.flatten()).unflatten(0, index.shape).transpose(1, 2).contiguous() for x in kv
-        )
-        for layer, kv in recording.layers.items()
-    }
-    return layers, seen.to(device)  # type: ignore[return-value]
+def _longer(x: Float[Tensor, "R J D"], own: Float[Tensor, "R J L D"] | None) -> Float[Tensor, "R J M D"]:
+    """Room for more tokens: a first cache, or one of twice the length."""
+    if own is None:
+        return x.new_zeros(x.shape[0], x.shape[1], GROWTH, x.shape[2])
+    return torch.cat([own, torch.zeros_like(own)], 2)
+
+
+def _groups(counts: Sequence[int]) -> list[int]:
+    """The prompt of each row."""
+    return [prompt for prompt, count in enumerate(counts) for _ in range(count)]
 
 
 class CacheDecoder:
@@ -184,11 +157,11 @@ class CacheDecoder:
         self._cache: Any = DynamicCache(config=module.decoder.config)
         encoded = module.encode(prompts)
         hidden = self._prefill(encoded)
-        self.first_logits = module.head(hidden[:, -1])
-        self.group = torch.repeat_interleave(torch.arange(len(prompts)), torch.tensor(list(counts))).to(device)
-        self.next_position = torch.stack([e.positions.max() + 1 for e in encoded])
-        self._cache.batch_select_indices(self.group)
-        self._mask = self._mask.index_select(0, self.group)
+        group = torch.tensor(_groups(counts)).to(device)
+        self.first_logits = module.head(hidden[:, -1]).index_select(0, group)
+        self._next_position = torch.stack([e.positions.max() + 1 for e in encoded]).index_select(0, group)
+        self._cache.batch_select_indices(group)
+        self._mask = self._mask.index_select(0, group)
 
     def _prefill(self, encoded: list[Encoded]) -> Float[Tensor, "N L D"]:
         # padding on the left: layers with a recurrent state must end on the last real token
@@ -209,7 +182,7 @@ class CacheDecoder:
     def step(self, token_ids: Int[Tensor, "R"]) -> Float[Tensor, "R V"]:
         """Feed one token to each row; return the logits of the next."""
         embeddings = self.module.model.get_input_embeddings()(token_ids)[:, None]
-        positions = (self.next_position[self.group] + self.step_index)[None, :, None]
+        positions = (self._next_position + self.step_index)[None, :, None]
         positions = positions.expand(self.module.family.axes, -1, -1)
         self._mask = torch.nn.functional.pad(self._mask, (0, 1), value=1)
         arguments = {"attention_mask": self._mask, "use_cache": True, self._keyword: self._cache}
@@ -217,10 +190,11 @@ class CacheDecoder:
         self.step_index += 1
         return self.module.head(hidden[:, -1])
 
-    def keep(self, rows: Int[Tensor, "r"]) -> None:
+    def keep(self, rows: Sequence[int]) -> None:
         """Drop all rows but these."""
-        self._cache.batch_select_indices(rows)
-        self._mask, self.group = self._mask[rows], self.group[rows]
+        index = torch.tensor(rows).to(self._mask.device)
+        self._cache.batch_select_indices(index)
+        self._mask, self._next_position = self._mask[index], self._next_position[index]
 
 
 def start_decoding(

@@ -23,7 +23,7 @@ def _chunk_logprobs(
     temperature: float,
     entropies: list[Tensor] | None,
 ) -> Float[Tensor, "k"]:
-    """Log-probs of a chunk; its entropy goes to the list, if that is empty: the second pass, in backward, adds none."""
+    """Log-probs of a chunk; its entropy goes to the list if that is empty: the pass in backward adds none."""
     every = log_distribution(head(hidden), temperature=temperature)
     if entropies is not None and not entropies:
         entropies.append(entropy_of(every.detach()))

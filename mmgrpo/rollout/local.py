@@ -100,7 +100,7 @@ class LocalEngine:
         vocabulary = decoder.first_logits.shape[-1]
         banned = self._banned(vocabulary)
         seen = self._seen(prompts, rows, vocabulary) if sampling.repetition_penalty != 1 else None
-        logits = decoder.first_logits.index_select(0, decoder.group)
+        logits = decoder.first_logits
         active = np.arange(len(rows))
         for token in range(sampling.max_completion_length):
             self._require_finite(logits, prompts, rows, active)
@@ -113,7 +113,7 @@ class LocalEngine:
             ids = drawn.token_ids
             if not going.all():
                 kept = torch.from_numpy(np.flatnonzero(going))
-                decoder.keep(kept.to(logits.device))
+                decoder.keep(kept.tolist())
                 ids = ids[kept.to(ids.device)]
                 seen = None if seen is None else seen[kept.to(seen.device)]
             if seen is not None:
@@ -173,6 +173,8 @@ class LocalEngine:
         return seen
 
     def _require_finite(self, logits: Tensor, prompts: list[Prompt], rows: list[_Row], active: Any) -> None:
+        if bool(logits.sum(dtype=torch.float32).isfinite()):  # one number that any infinity or NaN spoils
+            return
         bad = ~torch.isfinite(logits).all(-1)
         if bool(bad.any()):
             row = rows[int(active[int(bad.nonzero()[0])])]

@@ -85,8 +85,18 @@ def _draw(
         # "first place where the sum exceeds u": a token of probability zero can never be that place
         ids = torch.searchsorted(cumulative, (uniform * cumulative[:, -1])[:, None], right=True).squeeze(-1)
         ids = ids.clamp(max=logits.shape[-1] - 1)
-        removed = base.double().exp().sub_(probabilities).clamp_(min=0).sum(-1)
+        removed = _removed(base, probabilities, sampling, banned)
     return Draw(token_ids=ids, logprobs=base.gather(-1, ids[:, None]).squeeze(-1), removed=removed)
+
+
+def _removed(
+    base: Float[Tensor, "R V"], probabilities: Float[Tensor, "R V"], sampling: Sampling, banned: Int[Tensor, "B"]
+) -> Float[Tensor, "R"]:
+    """Total variation between the distribution before and after the cuts: sum over v of max(0, before - after)."""
+    if truncates(sampling) or sampling.repetition_penalty != 1.0:
+        return base.double().exp().sub_(probabilities).clamp_(min=0).sum(-1)
+    # where tokens are only banned, all others gain, and no table of the vocabulary is needed to know it
+    return base.index_select(-1, banned).double().exp().sum(-1)
 
 
 def _penalised(
@@ -97,6 +107,11 @@ def _penalised(
         return scaled
     penalty = sampling.repetition_penalty
     return torch.where(seen, torch.where(scaled > 0, scaled / penalty, scaled * penalty), scaled)
+
+
+def truncates(sampling: Sampling) -> bool:
+    """Tell whether top-k, top-p or min-p cuts anything away."""
+    return sampling.top_k > 0 or sampling.top_p < 1.0 or sampling.min_p > 0.0
 
 
 def truncate(scaled: Float[Tensor, "R V"], sampling: Sampling) -> Float[Tensor, "R V"]:

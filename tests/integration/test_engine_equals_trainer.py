@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from mmgrpo.policy import partial, plan
 from mmgrpo.rollout.local import LocalEngine, end_tokens
 from mmgrpo.types import Batch, Sampling, Segment
 
@@ -70,6 +71,19 @@ def test_recorded_logprobs_are_the_trainers(family, layout, temperature, cuts, t
     assert (trainer - engine).abs().max() < 1e-4
     other, _ = trainer_and_engine(policy, groups, temperature + 0.2)
     assert (other - engine).abs().max() > 1e-2
+
+
+def test_recorded_logprobs_are_the_trainers_without_kernels_for_parts_of_attention(
+    tiny_policy, three_prompts, monkeypatch
+):
+    """As on a device whose kernels do not tell their log-sum-exp."""
+    for module in (partial, plan):
+        monkeypatch.setattr(module, "has_kernels", lambda device: False)
+    policy = tiny_policy()
+    sampling = Sampling(max_completion_length=24, stop=STOPS, seed=1)
+    groups = LocalEngine(policy).generate(three_prompts(policy), [4, 5, 3], sampling)
+    trainer, engine = trainer_and_engine(policy, groups, 1.0)
+    assert (trainer - engine).abs().max() < 1e-4
 
 
 @pytest.mark.parametrize(("family", "layout"), FORMS)

@@ -97,6 +97,17 @@ def test_removed_probability_is_that_worked_by_hand():
     assert draw(logits, uniform, sampling(), banned=NONE).removed.item() == pytest.approx(0.0, abs=1e-12)
 
 
+@pytest.mark.parametrize("cuts", [{}, {"top_p": 0.9}, {"temperature": 0.5}, {"min_p": 0.01, "temperature": 2.0}])
+def test_removed_probability_is_the_total_variation_with_and_without_cuts(cuts):
+    logits = 3 * torch.randn(20, 30, generator=torch.Generator().manual_seed(0))
+    banned = torch.tensor([4, 17])
+    scaled = (logits / cuts.get("temperature", 1.0)).double()
+    after = truncate(scaled.index_fill(-1, banned, -torch.inf), sampling(**cuts)).softmax(-1)
+    expected = (scaled.softmax(-1) - after).abs().sum(-1) / 2
+    found = draw(logits, numbers(20), sampling(**cuts), banned=banned).removed
+    assert torch.allclose(found, expected, atol=1e-6) and expected.mean() > 1e-2
+
+
 def test_a_repetition_penalty_divides_positive_and_multiplies_negative_logits():
     logits = torch.tensor([[2.0, -2.0, 1.0]])
     seen = torch.tensor([[True, True, False]])
