@@ -175,7 +175,8 @@ def open_feed(assembly: Assembly) -> PromptFeed:
 
 
 def _share(assembly: Assembly, *, threads: int = 0) -> Share:
-    return Share(rank=assembly.processes.rank, world=assembly.processes.world, threads=threads)
+    together = assembly.processes
+    return Share(rank=together.rank, world=together.world, threads=threads, gather=together.gather)
 
 
 def open_optimizer(assembly: Assembly, steps: int) -> Optimizer:

@@ -20,7 +20,7 @@ from mmgrpo.config.load import LoadedConfig, Overrides, load
 from mmgrpo.config.schema import Config
 from mmgrpo.data.convert import write_parquet
 from mmgrpo.data.encoders import Encoders
-from mmgrpo.data.feed import with_row
+from mmgrpo.data.refusals import with_row
 from mmgrpo.data.mixture import AnySamples
 from mmgrpo.data.opening import left_out_errors, open_samples
 from mmgrpo.data.report import Findings, RowFacts, page, plain_answer, printable

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from mmgrpo.data.feed import left_out_line, with_row
 from mmgrpo.data.mixture import AnySamples
+from mmgrpo.data.refusals import left_out_line, with_row
 from mmgrpo.errors import DatasetError, MediaError, explain
 from mmgrpo.types import Media
 

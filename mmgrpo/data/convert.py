@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from mmgrpo.data.feed import with_row
 from mmgrpo.data.formats.carried import ANSWER, ID, JSON, MEDIA, MESSAGES
 from mmgrpo.data.mixture import AnySamples
+from mmgrpo.data.refusals import with_row
 from mmgrpo.errors import DatasetError, MediaError, explain
 from mmgrpo.types import Media, Sample
 

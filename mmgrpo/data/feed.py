@@ -18,6 +18,7 @@ from typing import Any
 
 from mmgrpo.data.curricula import Drawn, Draws, InOrder, Result
 from mmgrpo.data.mixture import AnySamples
+from mmgrpo.data.refusals import left_out_line, with_row
 from mmgrpo.data.sampler import RowOrder
 from mmgrpo.errors import DatasetError, MediaError, MmgrpoError, ProcessorError, explain
 from mmgrpo.types import Prompt, Sample
@@ -33,6 +34,8 @@ class Share:
     """Processes that share the draws."""
     threads: int = 0
     """Threads that make the prompts of the next call ahead; 0: each is made when it is asked for."""
+    gather: Callable[[Any], list[Any]] = lambda value: [value]
+    """Gives a value of each process."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,6 +84,7 @@ class PromptFeed:
         self._position, self._drawn = 0, 0
         self._cursor = self._order.cursor()
         self._queue: deque[_Draw] = deque()
+        self._late: deque[_Draw] = deque()
         self._waiting: dict[int, Drawn] = {}
         self._results: list[Result] = []
         self._pool: ThreadPoolExecutor | None = None
@@ -108,16 +112,19 @@ class PromptFeed:
         missed = 0
         self._fill(count)
         while len(prompts) < count:
-            if not self._queue:
+            if not self._late and not self._queue:
                 self._queue.append(self._draw())
-            prompt = self._prompt(self._queue[0])  # where this raises, the draw stays first
-            draw = self._queue.popleft()
-            self._position, self._cursor = draw.position, draw.cursor
+            line = self._late or self._queue
+            prompt = self._prompt(line[0])  # where this raises, the draw stays first
+            draw = line.popleft()
+            if line is self._queue:
+                self._position, self._cursor = draw.position, draw.cursor
             missed = 0 if prompt is not None else missed + 1
             if prompt is not None:
                 prompts.append(prompt)
             elif missed >= self._order.num_rows:
                 raise self._nothing_left()
+        self._catch_up()
         self._settle()
         self._fill(count)
         return prompts
@@ -137,13 +144,14 @@ class PromptFeed:
                 self._results.append(Result(drawn.row, drawn.epoch, float(reward)))
 
     def state(self) -> Mapping[str, Any]:
-        """Say where consumption stands, whatever was made ahead."""
+        """Say where consumption stands, whatever was made ahead; all processes ask at once."""
         return {
             "position": self._position,
             "num_rows": self._order.num_rows,
             "cursor": self._cursor,
             "memory": self._order.memory(),
             "results": [list(result) for result in self._results],
+            "late": sorted(late for part in self._share.gather(self._drawn_late()) for late in part),
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -165,6 +173,8 @@ class PromptFeed:
         self._cursor = state.get("cursor", self._position)
         self._order.remember(state.get("memory"))
         self._results = [Result(*result) for result in state.get("results", ())]
+        late = state.get("late", ())[self._share.rank :: self._share.world]
+        self._late = deque(_Draw(row=row, occurrence=occurrence, position=0, cursor=None) for occurrence, row in late)
         self._rewind()
 
     def close(self) -> None:
@@ -209,6 +219,20 @@ class PromptFeed:
                 draw.work = self._pool.submit(_make, self._samples, self._encode, draw.row, draw.occurrence)
             self._queue.append(draw)
 
+    def _catch_up(self) -> None:
+        """Go to where the process stands that left out most rows, so that all draw on from one place.
+
+        What was drawn for this one on the way comes first in the next call.
+        """
+        front = max(self._share.gather(self._position))
+        while self._position < front:
+            draw = self._queue.popleft() if self._queue else self._draw()
+            self._late.append(draw)
+            self._position, self._cursor = draw.position, draw.cursor
+
+    def _drawn_late(self) -> list[tuple[int, int]]:
+        return [(draw.occurrence, draw.row) for draw in self._late]
+
     def _settle(self) -> None:
         """Learn from what was noted; what was drawn ahead without knowing it is taken back."""
         if not self._results:
@@ -249,33 +273,3 @@ class PromptFeed:
 
 def _make(samples: AnySamples, encode: Callable[[Sample, int], Prompt], row: int, occurrence: int) -> Prompt:
     return encode(samples[row], occurrence)
-
-
-def with_row(message: str, where: str) -> str:
-    """Add the row to a message that does not name it yet.
-
-    Args:
-        message: An error's message.
-        where: The row's place.
-
-    Example:
-        >>> print(with_row("A picture is damaged.", "data.jsonl:3"))
-        A picture is damaged.
-          row: data.jsonl:3
-    """
-    return message if where in message else f"{message}\n  row: {where}"
-
-
-def left_out_line(message: str) -> str:
-    r"""Put a message about a row that is left out on one line, without its advice: it was taken.
-
-    Args:
-        message: An error's message, with its row.
-
-    Example:
-        >>> left_out_line("A picture is damaged.\n  fix: Replace it.\n  row: data.jsonl:3")
-        'Row left out: A picture is damaged; row: data.jsonl:3'
-    """
-    first, *facts = message.splitlines()
-    kept = [fact.strip() for fact in facts if not fact.startswith("  fix:")]
-    return "; ".join([f"Row left out: {first.rstrip('.')}", *kept])

@@ -1,0 +1,118 @@
+"""Feeds of several processes when rows turn out to be unusable on the way: nothing comes twice, nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import threading
+import warnings
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mmgrpo.config.data import Columns, Template
+from mmgrpo.data.curricula import ByPassRate, Draws, InOrder
+from mmgrpo.data.feed import PromptFeed, Share
+from mmgrpo.data.rows import rows_from_python
+from mmgrpo.data.sampler import RowOrder
+from mmgrpo.data.samples import Samples
+from mmgrpo.errors import PromptTooLong
+from mmgrpo.types import Prompt, Sample
+
+ROWS = 11
+
+
+class Meeting:
+    """Stands in for the processes of a run: each is a thread, and all meet where one asks for the others' values."""
+
+    def __init__(self, world: int) -> None:
+        self.world, self._values = world, [None] * world
+        self._here = threading.Barrier(world, timeout=20)
+
+    def share(self, rank: int, threads: int = 0) -> Share:
+        def gather(value: Any) -> list[Any]:
+            self._values[rank] = value
+            self._here.wait()
+            found = list(self._values)
+            self._here.wait()
+            return found
+
+        return Share(rank=rank, world=self.world, threads=threads, gather=gather)
+
+
+def samples() -> Samples:
+    rows = [{"problem": str(i), "solution": i} for i in range(ROWS)]
+    return Samples(rows_from_python(rows), columns=Columns(), template=Template())
+
+
+def order(learning: bool) -> Draws:
+    rows = RowOrder(ROWS, seed=2)
+    return ByPassRate(rows, low=0.0, high=1.0, revisit_epochs=1) if learning else InOrder(rows)
+
+
+def walk(world: int, steps: int, each: int, bad: set[int], *, learning: bool, state: Any = None) -> tuple[list, Any]:
+    """Take so many steps in so many processes; what each process took in each step, and where they stand."""
+
+    def encode(sample: Sample, occurrence: int) -> Prompt:
+        if sample.answer in bad:
+            raise PromptTooLong("A prompt is too long.")
+        return Prompt(sample=sample, text="", token_ids=torch.tensor([1]), model_inputs={}, occurrence=occurrence)
+
+    meeting = Meeting(world)
+
+    def live(rank: int) -> tuple[list[list[tuple[int, int]]], Any]:
+        share = meeting.share(rank, threads=rank % 2)
+        feed = PromptFeed(samples(), encode, order=order(learning), leave_out=(PromptTooLong,), share=share)
+        if state is not None:
+            feed.load_state(json.loads(json.dumps(state)))
+        taken = []
+        for _ in range(steps):
+            own = [(p.occurrence, p.sample.answer) for p in feed.take(each)]
+            taken.append(own)
+            everyone = [pair for part in share.gather(own) for pair in part]
+            feed.note([o for o, _ in everyone], [float(row % 2) for _, row in everyone])
+        found = feed.state()
+        feed.close()
+        return taken, found
+
+    with warnings.catch_warnings(), ThreadPoolExecutor(world) as pool:
+        warnings.simplefilter("ignore")
+        lives = list(pool.map(live, range(world)))
+    assert len({json.dumps(found) for _, found in lives}) == 1, "every process can resume from any one's state"
+    return [taken for taken, _ in lives], lives[0][1]
+
+
+def rows_of(taken: list) -> list[int]:
+    return [row for process in taken for step in process for _, row in step]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    worlds=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    each=st.integers(1, 3),
+    steps=st.tuples(st.integers(0, 4), st.integers(0, 4)),
+    bad=st.sets(st.integers(0, ROWS - 1), max_size=5),
+)
+def test_rows_that_cannot_be_used_cost_no_other_row_also_when_resumed(worlds, each, steps, bad):
+    first, state = walk(worlds[0], steps[0], each, bad, learning=False)
+    second, end = walk(worlds[1], steps[1], each, bad, learning=False, state=state)
+    counts = Counter(rows_of(first) + rows_of(second))
+    waiting = Counter(row for _, row in end["late"] if row not in bad)
+    whole = end["position"] // ROWS
+    for row in set(range(ROWS)) - bad:
+        assert counts[row] + waiting[row] in (whole, whole + 1), "each row once an epoch"
+    occurrences = [o for process in first + second for step in process for o, _ in step]
+    assert len(set(occurrences)) == len(occurrences)
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_a_curriculum_that_learns_stays_the_same_in_all_processes(world: int):
+    taken, state = walk(world, 8, 2, {1, 4}, learning=True)
+    occurrences = [o for process in taken for step in process for o, _ in step]
+    assert len(set(occurrences)) == len(occurrences) == 16 * world
+    assert state["position"] >= len(occurrences)
+    assert set(rows_of(taken)) == set(range(ROWS)) - {1, 4}
