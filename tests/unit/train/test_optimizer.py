@@ -79,7 +79,7 @@ def test_adamw_equals_torch_over_ten_steps():
             give_gradients(named, math.sin(step))
         optimizer.step()
         reference.step()
-    assert torch.equal(ours[0][1], theirs[0][1])
+    assert torch.allclose(ours[0][1], theirs[0][1], rtol=1e-6, atol=1e-8)  # torch's loop rounds at other places
 
 
 def test_small_updates_of_bfloat16_weights_add_up_in_the_master_copy():
