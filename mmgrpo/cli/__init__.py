@@ -6,6 +6,7 @@ is instant. A user's mistake is one message and exit code 2, never a traceback.
 
 from __future__ import annotations
 
+import difflib
 import errno
 import os
 import sys
@@ -37,7 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"mmgrpo {__version__}")
         return OK
     if words[0] not in COMMANDS:
-        told = explain("Unknown command", expected=", ".join(COMMANDS), got=words[0], fix="See mmgrpo --help.")
+        close = difflib.get_close_matches(words[0], COMMANDS, n=1)
+        fix = f"Did you mean mmgrpo {close[0]}?" if close else "See mmgrpo --help."
+        told = explain("Unknown command", expected=", ".join(COMMANDS), got=words[0], fix=fix)
         return _complain(told)
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning

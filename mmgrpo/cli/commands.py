@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shlex
 import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from mmgrpo.cli.data import check, check_arguments, data, data_arguments
 from mmgrpo.cli.rewards import rewards, rewards_arguments
@@ -20,6 +22,14 @@ from mmgrpo.cli.rewards import rewards, rewards_arguments
 
 class Stopped(Exception):
     """Training was interrupted; the text says how to go on."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Names only what must be given: argparse, reading words in any order, also names lists that may be empty."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage and the message, and exit with 2."""
+        super().error(re.sub(r"(arguments are required: .*?), (?:key=value|WORD)$", r"\1", message))
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +45,7 @@ class Command:
 
     def parser(self, name: str) -> argparse.ArgumentParser:
         """Build the parser of this command's arguments."""
-        parser = argparse.ArgumentParser(prog=f"mmgrpo {name}", description=self.about, allow_abbrev=False)
+        parser = _Parser(prog=f"mmgrpo {name}", description=self.about, allow_abbrev=False)
         self.fill(parser)
         return parser
 

@@ -202,6 +202,17 @@ def test_wrong_words_end_with_code_2(api, words):
     assert main(words) == 2
 
 
+def test_a_mistyped_command_is_told_with_the_nearest(capsys):
+    assert main(["trian", "my.yaml"]) == 2
+    assert "Did you mean mmgrpo train?" in capsys.readouterr().err
+
+
+def test_only_what_must_be_given_is_said_to_be_missing(capsys):
+    assert main(["eval"]) == 2
+    told = capsys.readouterr().err
+    assert "required: target\n" in told
+
+
 def test_help_names_every_command(capsys):
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
