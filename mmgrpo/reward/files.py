@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import importlib.util
 import sys
 import traceback
@@ -19,7 +20,14 @@ from mmgrpo.config.paths import bundled_folder
 from mmgrpo.errors import ConfigError, explain
 from mmgrpo.reward.swift import stand_in
 
-_imported: dict[Path, tuple[tuple[int, int], ModuleType]] = {}
+_NAME = "mmgrpo_plugin_"
+Stamp = tuple[int, int]
+"""When a file was changed last, in nanoseconds, and its size in bytes."""
+Stamps = dict[Path, Stamp | None]
+_imported: dict[Path, tuple[Stamps, ModuleType]] = {}
+"""Plug-in files with their modules, and the stamps of all files that these came from."""
+_beside: dict[str, tuple[Path, Stamp | None]] = {}
+"""Modules that plug-ins imported from beside themselves, by name: their files as they were then."""
 
 
 def shipped_rewards() -> Path:
@@ -66,16 +74,18 @@ def import_file(path: Path, *, stand_in_for_swift: bool = False) -> ModuleType:
         stand_in_for_swift: Let ``import swift`` succeed where ms-swift is not installed.
 
     Returns:
-        The module. A file that changed since (in a notebook session) is imported anew.
+        The module. A file that changed since (in a notebook session), or one that it imports from beside itself, is
+        imported anew.
 
     Raises:
         ConfigError: Importing it raised.
     """
-    state = path.stat()
-    stamp = (state.st_mtime_ns, state.st_size)
-    if path in _imported and _imported[path][0] == stamp:
+    if path in _imported and all(_stamp(file) == stamp for file, stamp in _imported[path][0].items()):
         return _imported[path][1]
-    name = f"mmgrpo_plugin_{path.stem}_{hashlib.sha1(str(path).encode()).hexdigest()[:8]}"
+    _forget_siblings(path.parent)
+    known = set(sys.modules)
+    stamp = _stamp(path)
+    name = f"{_NAME}{path.stem}_{hashlib.sha1(str(path).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None  # a .py file always has a loader
     module = importlib.util.module_from_spec(spec)
@@ -92,8 +102,29 @@ def import_file(path: Path, *, stand_in_for_swift: bool = False) -> ModuleType:
                 fix="Run python on the file to see the whole error.",
             )
         ) from error
-    _imported[path] = (stamp, module)
+    for other in set(sys.modules) - known - {name}:
+        file = getattr(sys.modules[other], "__file__", None)
+        if file and Path(file).parent == path.parent and "." not in other and not other.startswith(_NAME):
+            _beside[other] = (Path(file), _stamp(Path(file)))
+    siblings = {file: stamp for file, stamp in _beside.values() if file.parent == path.parent}
+    _imported[path] = ({**siblings, path: stamp}, module)
     return module
+
+
+def _forget_siblings(folder: Path) -> None:
+    """Let an import from this folder read its file, not that of another folder, or this one as it was before."""
+    for name, (file, stamp) in list(_beside.items()):
+        if (folder / f"{name}.py").is_file() and (file.parent != folder or _stamp(file) != stamp):
+            sys.modules.pop(name, None)
+            del _beside[name]
+    importlib.invalidate_caches()
+
+
+def _stamp(path: Path) -> Stamp | None:
+    if not path.is_file():
+        return None
+    state = path.stat()
+    return (state.st_mtime_ns, state.st_size)
 
 
 def load_plugin(name: str, *, beside: str) -> ModuleType:

@@ -64,6 +64,28 @@ def test_modules_and_objects():
     assert load_reward(lambda completions: [0.0], base=Path()).name == "lambda"
 
 
+def test_files_beside_two_rewards_may_share_a_name(tmp_path):
+    for folder, value in (("one", 1.0), ("two", 2.0)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.py").write_text("import nearby\ndef f(completions): return [nearby.VALUE]\n")
+        (tmp_path / folder / "nearby.py").write_text(f"VALUE = {value}\n")
+    rewards = [load_reward("mine.py:f", base=tmp_path / folder) for folder in ("one", "two", "one")]
+    assert [reward.function(completions=["a"]) for reward in rewards] == [[1.0], [2.0], [1.0]]
+
+
+def test_a_changed_file_beside_a_reward_is_loaded_anew_and_an_unchanged_one_is_shared(tmp_path):
+    (tmp_path / "nearby.py").write_text("VALUE = 1.0\n")
+    for name in ("first", "second"):
+        (tmp_path / f"{name}.py").write_text("import nearby\ndef f(completions): return nearby\n")
+    first, second = (
+        load_reward(f"{name}.py:f", base=tmp_path).function(completions=[]) for name in ("first", "second")
+    )
+    assert first is second
+    (tmp_path / "nearby.py").write_text("VALUE = 22.0\n")
+    for name in ("first", "second"):
+        assert load_reward(f"{name}.py:f", base=tmp_path).function(completions=[]).VALUE == 22.0
+
+
 def test_a_changed_file_is_loaded_anew(tmp_path):
     file = tmp_path / "edit.py"
     file.write_text("def f(completions): return [1.0]\n")
