@@ -8,25 +8,28 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
 
-from mmgrpo.config.data import Data, Source
+from mmgrpo.config.data import Source, Template
 from mmgrpo.config.load import LoadedConfig, Overrides, load
 from mmgrpo.config.schema import Config
 from mmgrpo.data.convert import write_parquet
 from mmgrpo.data.encoders import Encoders
-from mmgrpo.data.refusals import with_row
 from mmgrpo.data.mixture import AnySamples
 from mmgrpo.data.opening import left_out_errors, open_samples
+from mmgrpo.data.refusals import with_row
 from mmgrpo.data.report import Findings, RowFacts, page, plain_answer, printable
+from mmgrpo.data.templates import names
 from mmgrpo.errors import ConfigError, DatasetError, MmgrpoError, explain
 from mmgrpo.estimate import Estimate, estimate, measure, sizes_of
 from mmgrpo.media.encoding import encoded
+from mmgrpo.media.plugins import load_adapters
 from mmgrpo.observe.progress import Progress
 from mmgrpo.policy.loading import choose_dtype, devices_here
 from mmgrpo.policy.sizing import Outline, outline_of
@@ -247,7 +250,8 @@ def convert(
         progress: Told how many rows are written, and of how many.
 
     Returns:
-        Rows written. Words of ``data.template`` are not: they stay in the YAML.
+        Rows written. Words of ``data.template`` are not: they stay in the YAML, unless they are the whole question.
+        What a plug-in of ``data.adapters`` reads is written as what it made of it.
 
     Raises:
         ConfigError: The YAML is wrong, or the name of the file.
@@ -256,18 +260,24 @@ def convert(
     target = Path(out)
     if target.suffix.lower() != ".parquet":
         raise ConfigError(explain("The file to write must be a parquet file", got=str(out), fix="End it in .parquet."))
-    samples = _to_convert(source, overrides, form)
-    return write_parquet(samples, target, encoded=encoded, progress=progress)
+    loaded = _to_convert(source, overrides, form)
+    data = loaded.config.data
+    samples = open_samples(data, data.train or data.eval, base=loaded.folder, needed="data.train")
+    if samples is None:
+        raise DatasetError(explain("There are no rows to convert", where=str(source)))
+    plugins = load_adapters(data.adapters, base=loaded.folder)
+    return write_parquet(samples, target, encoded=partial(encoded, plugins=plugins), progress=progress)
 
 
-def _to_convert(source: str | Path, overrides: Overrides, form: str) -> AnySamples:
+def _to_convert(source: str | Path, overrides: Overrides, form: str) -> LoadedConfig:
+    """Load what says which rows are meant, without the words around them."""
     base: dict[str, Any] = {"model": {"name": "tiny:qwen2_5_vl"}}  # only rows are looked at
     if Path(source).suffix.lower() in (".yaml", ".yml"):
         loaded = load(source, overrides, base=base)
     else:
         loaded = load(None, overrides, base=base | {"data": {"train": {"path": str(source), "format": form}}})
-    data = loaded.config.data.model_copy(update={"template": Data().template})
-    samples = open_samples(data, data.train or data.eval, base=loaded.folder, needed="data.train")
-    if samples is None:
-        raise DatasetError(explain("There are no rows to convert", where=str(source)))
-    return samples
+    user = loaded.config.data.template.user
+    whole = "prompt" not in names(user, key="data.template.user")
+    template = Template(user=user) if whole else Template()
+    data = loaded.config.data.model_copy(update={"template": template})
+    return replace(loaded, config=loaded.config.model_copy(update={"data": data}))

@@ -15,6 +15,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from mmgrpo.errors import MediaError, explain
+from mmgrpo.media.adapters import Adapter
 from mmgrpo.media.audio import array_of
 from mmgrpo.media.color import array_to_frames, array_to_image, to_rgb
 from mmgrpo.media.mix import as_channels, check_rate
@@ -24,11 +25,13 @@ from mmgrpo.types import Media
 _PNG_MODES = ("1", "L", "LA", "I;16", "P", "RGB", "RGBA")
 
 
-def encoded(media: Media) -> tuple[list[bytes], bool, float | None]:
+def encoded(media: Media, plugins: Sequence[Adapter] = ()) -> tuple[list[bytes], bool, float | None]:
     """Give one medium as bytes.
 
     Args:
         media: Any that a decoder of its kind reads.
+        plugins: Readers of other sensors, asked first. What one of them reads is written as what it made: the bytes
+            alone would mean nothing without their file's name.
 
     Returns:
         Its bytes, several where it is made of frames; whether it is made of frames; and its rate in Hz or frames per
@@ -37,6 +40,10 @@ def encoded(media: Media) -> tuple[list[bytes], bool, float | None]:
     Raises:
         MediaError: It cannot be read, or is of a kind that has no bytes.
     """
+    reader = next((one for one in plugins if one.kind == media.kind and one.reads(media)), None)
+    if reader is not None:
+        made = reader.decode(media)
+        return encoded(Media(kind=made.kind, source=made.data, rate=made.rate, name=media.name))
     if media.kind == "video":
         return _clip(media.source, media.rate, media.name)
     if media.kind == "audio":

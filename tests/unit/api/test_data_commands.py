@@ -288,6 +288,50 @@ def test_scenes_and_clips_drawn_in_code_can_be_written(tmp_path: Path):
                 assert (x.rate, x.times) == (y.rate, y.times)
 
 
+ADAPTER = """
+import numpy as np
+from PIL import Image
+from mmgrpo import Decoded
+
+
+class Depth:
+    kind = "image"
+
+    def reads(self, media):
+        return str(media.source).endswith(".depth.npy")
+
+    def decode(self, media):
+        grey = Image.fromarray(np.load(media.source).astype(np.uint8)).convert("RGB")
+        return Decoded(kind="image", data=grey, name=media.name)
+"""
+
+
+def test_what_an_adapter_reads_is_written_as_what_it_made(tmp_path: Path):
+    (tmp_path / "depth.py").write_text(ADAPTER)
+    np.save(tmp_path / "1.depth.npy", np.full((56, 56), 7.0))
+    write_rows(
+        tmp_path, [{"image": ["1.depth.npy", str(SHIPPED / "media/three.png")], "problem": "?", "solution": "1"}]
+    )
+    yaml = write_yaml(tmp_path, tmp_path / "rows.jsonl", adapters=["depth.py:Depth"])
+    assert convert(yaml, tmp_path / "out.parquet") == 1
+    after = open_samples(Data(), Files(path="out.parquet"), base=tmp_path, needed="x")
+    assert after is not None
+    one, two = (ADAPTERS.decode(medium).data for medium in after[0].media)
+    assert np.asarray(one).max() == np.asarray(one).min() == 7
+    assert two.size == (56, 56)
+
+
+def test_a_template_that_is_the_whole_question_is_written_and_read_back_the_same(tmp_path: Path):
+    words = {"user": "Reach {{ target }} with {{ nums | join(', ') }}.", "system": "Be brief."}
+    columns = {"answer": None}
+    yaml = write_yaml(tmp_path, write_rows(tmp_path, [{"nums": [1, 2], "target": 3}]), template=words, columns=columns)
+    assert convert(yaml, tmp_path / "out.parquet") == 1
+    (tmp_path / "again").mkdir()
+    again = write_yaml(tmp_path / "again", tmp_path / "out.parquet", template=words, columns=columns)
+    assert [line for line in head(yaml)[0].splitlines()[1:]] == [line for line in head(again)[0].splitlines()[1:]]
+    assert "Reach 3 with 1, 2." in head(again)[0]
+
+
 def test_a_column_that_no_file_can_hold_is_named(tmp_path: Path):
     rows = rows_from_python([{"problem": "?", "solution": "1", "thing": {1, 2}}])
     from mmgrpo.data.convert import write_parquet
