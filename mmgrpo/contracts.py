@@ -103,8 +103,10 @@ class FamilyFacts(Protocol):
         """Kinds of media that, processed alone and joined along the first axis, are what they are together."""
         ...
 
-    sound_in_clips: bool
-    """Whether it was made to hear the sound of a clip woven into the clip, and not after it."""
+    @property
+    def sound_in_clips(self) -> bool:
+        """Whether it was made to hear the sound of a clip woven into the clip, and not after it."""
+        ...
 
     def count_media_tokens(self, token_ids: Tensor) -> Mapping[str, int]:
         """Placeholder tokens in a prompt, by media kind."""

@@ -328,7 +328,7 @@ def test_a_template_that_is_the_whole_question_is_written_and_read_back_the_same
     assert convert(yaml, tmp_path / "out.parquet") == 1
     (tmp_path / "again").mkdir()
     again = write_yaml(tmp_path / "again", tmp_path / "out.parquet", template=words, columns=columns)
-    assert [line for line in head(yaml)[0].splitlines()[1:]] == [line for line in head(again)[0].splitlines()[1:]]
+    assert head(yaml)[0].splitlines()[1:] == head(again)[0].splitlines()[1:]
     assert "Reach 3 with 1, 2." in head(again)[0]
 
 
