@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import struct
+import threading
 import warnings
 import zlib
 from functools import lru_cache
@@ -52,7 +53,10 @@ def read_image(
         with open_image(source, name=name) as image:
             return _upright(image, name, background, max_pixels_decoded)
     if isinstance(source, Image.Image):
-        return _upright(source, name, background, max_pixels_decoded)
+        with _lock_of(
+            source
+        ):  # a picture of Pillow reads its file when it is first used, and several rows may hold it
+            return _upright(source, name, background, max_pixels_decoded)
     if hasattr(source, "__array__") or hasattr(source, "cpu"):
         return to_rgb(array_to_image(source, name=name), background=background, name=name)
     raise MediaError(
@@ -88,6 +92,14 @@ def verify_image(source: Any, *, name: str, max_pixels_decoded: int = MAX_PIXELS
             image.draft("RGB", (max(1, image.width // 8), max(1, image.height // 8)))  # all bytes, fewer pixels
         _load(image, name)
     return size
+
+
+_LOCKS = tuple(threading.Lock() for _ in range(64))
+
+
+def _lock_of(image: Image.Image) -> threading.Lock:
+    """Give the lock of one picture, which it may share with others: threads must not read one file at once."""
+    return _LOCKS[id(image) // 64 % len(_LOCKS)]
 
 
 @lru_cache(maxsize=1)

@@ -9,6 +9,7 @@ import io
 import os
 import tracemalloc
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -320,3 +321,12 @@ def test_damaged_bytes_raise_only_media_errors(data: st.DataObject):
 @pytest.mark.skipif(not features.check("avif"), reason="this Pillow was built without AVIF")
 def test_avif_is_read():
     assert read(encoded(gradient(), "AVIF", quality=100)).size == (40, 20)
+
+
+def test_rows_that_share_a_picture_not_yet_read_all_see_it(tmp_path: Path):
+    noise = np.random.default_rng(0).integers(0, 256, (400, 600, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(tmp_path / "a.png")
+    for _ in range(4):
+        with Image.open(tmp_path / "a.png") as image, ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda _: np.asarray(decode(Media(kind="image", source=image)).data), range(8)))
+        assert all(np.array_equal(one, noise) for one in found)
