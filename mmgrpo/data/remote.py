@@ -18,13 +18,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import SplitResult, urljoin, urlsplit
+from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
 from mmgrpo.errors import MediaError, explain
 
 _REDIRECTS = (301, 302, 303, 307, 308)
 _MAX_REDIRECTS = 5
 _CHUNK = 1 << 16
+_PLAIN = "/%:@!$&'()*+,;=?~[]"
+"""Letters of a path or a query that are sent as they are; others (blanks, letters beyond ASCII) become %XX."""
 
 Resolve = Callable[[str, int], Sequence[str]]
 """Host and port to addresses."""
@@ -118,7 +120,7 @@ class Downloads:
         port = parts.port or (443 if parts.scheme == "https" else 80)
         connection = self._open(parts.hostname, port, parts.scheme == "https", address, deadline)
         try:
-            target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+            target = quote((parts.path or "/") + (f"?{parts.query}" if parts.query else ""), safe=_PLAIN)
             host = parts.hostname if parts.port is None else f"{parts.hostname}:{parts.port}"
             connection.request("GET", target, headers={"Host": host, "User-Agent": "mmgrpo", "Connection": "close"})
             response = connection.getresponse()
@@ -136,10 +138,20 @@ class Downloads:
         private = [one for one in found if not ipaddress.ip_address(one.split("%")[0]).is_global]
         if private or not found:
             raise _refused("A medium's address is not a public one", address, ", ".join(private) or "no address")
-        link = self.connect(found[0], port, _left(deadline, address))
+        link = self._reach(found, port, address, deadline)
         connection = http.client.HTTPConnection(host, port)
         connection.sock = ssl.create_default_context().wrap_socket(link, server_hostname=host) if secure else link
         return connection
+
+    def _reach(self, found: Sequence[str], port: int, address: str, deadline: float) -> socket.socket:
+        """Connect to the first of a host's addresses that answers: a machine may have no route to some of them."""
+        for number, one in enumerate(found, start=1):
+            try:
+                return self.connect(one, port, _left(deadline, address) / (len(found) - number + 1))
+            except OSError:
+                if number == len(found):
+                    raise
+        raise AssertionError("a host without an address was refused before")
 
     def _body(
         self, response: http.client.HTTPResponse, connection: http.client.HTTPConnection, address: str, deadline: float

@@ -48,7 +48,7 @@ class _Pages(http.server.BaseHTTPRequestHandler):
             self.send_response(200)
             self.send_header("Content-Length", "999999999")
             self.end_headers()
-        elif self.path == "/a.png":
+        elif self.path in ("/a.png", "/%E5%9B%BE%201.png?q=%C3%BC&w=a+b%20c"):
             self.send_response(200)
             self.end_headers()
             self.wfile.write(b"picture")
@@ -100,6 +100,34 @@ def test_a_public_address_is_downloaded_once(tmp_path: Path, server: tuple[int, 
     assert get("http://pictures.example/a.png") == path
     assert asked == ["pictures.example/a.png"]
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+def test_blanks_and_letters_of_every_script_may_stand_in_an_address(tmp_path: Path, server: tuple[int, list[str]]):
+    port, asked = server
+    get = downloads(tmp_path, port)
+    assert get("http://pictures.example/图 1.png?q=ü&w=a+b%20c").read_bytes() == b"picture"
+    assert len(asked) == 1
+
+
+def test_an_address_of_a_host_that_does_not_answer_gives_way_to_the_next(
+    tmp_path: Path, server: tuple[int, list[str]]
+):
+    port, _ = server
+    tried: list[str] = []
+
+    def link(address: str, _: int, seconds: float) -> socket.socket:
+        tried.append(address)
+        if ":" in address:
+            raise OSError("no route to host")
+        return socket.create_connection(("127.0.0.1", port), timeout=seconds)
+
+    both = ["2606:2800:21f:cb07:6820:80da:af6b:8b2c", PUBLIC]
+    get = Downloads(max_bytes=100, max_seconds=5.0, folder=tmp_path, resolve=lambda host, port: both, connect=link)
+    assert get("http://pictures.example/a.png").read_bytes() == b"picture"
+    assert tried == both
+    both.pop()
+    with pytest.raises(MediaError, match="no route to host"):
+        get("http://pictures.example/b.png")
 
 
 def test_redirects_are_followed_to_public_addresses_only(tmp_path: Path, server: tuple[int, list[str]]):
