@@ -34,7 +34,7 @@ from mmgrpo.observe.progress import Progress
 from mmgrpo.policy.loading import choose_dtype, devices_here
 from mmgrpo.policy.sizing import Outline, outline_of
 from mmgrpo.reward.demands import check_rewards
-from mmgrpo.running.prompts import Encode, copied_maker
+from mmgrpo.running.prompts import Encode, copied_maker, open_memory
 from mmgrpo.types import Decoded
 
 _AHEAD = 64
@@ -135,11 +135,13 @@ def _sources(loaded: LoadedConfig) -> dict[str, AnySamples]:
 
 
 def _encoder(loaded: LoadedConfig, outline: Outline, threads: int) -> Encode:
-    """Make prompts of any length: what is too long is counted, not raised."""
+    """Make prompts of any length: what is too long is counted, not raised. A folder of the cache is filled."""
     data = loaded.config.data.model_copy(update={"max_prompt_tokens": None})
-    config = loaded.config.model_copy(update={"data": data})
-    make = [copied_maker(config, outline.processor, outline.facts, base=loaded.folder) for _ in range(threads)]
-    return Encoders(make)
+    cache = loaded.config.cache.model_copy(update={"media_bytes": 0})  # each medium is looked at once
+    config, base = loaded.config.model_copy(update={"data": data, "cache": cache}), loaded.folder
+    memory = open_memory(config, outline.processor, base=base)
+    make = partial(copied_maker, config, outline.processor, outline.facts, base=base, memory=memory)
+    return Encoders([make() for _ in range(threads)])
 
 
 def _looked(samples: AnySamples, total: int, encode: Encode, outline: Outline, threads: int) -> Iterator[RowFacts]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from PIL import Image
+
+from mmgrpo.cli import main
 
 
 def questions(folder, *, pictures, each):
@@ -15,6 +19,23 @@ def questions(folder, *, pictures, each):
         Image.new("RGB", (56, 56), (60 * i, 20, 200 - 60 * i)).save(folder / f"{i}.png")
         rows += [{"image": str(folder / f"{i}.png"), "problem": f"Question {n}?", "solution": i} for n in range(each)]
     return rows
+
+
+def test_a_check_fills_the_folder_that_the_run_reads(train, yaml_file, tmp_path):
+    questions(tmp_path / "pictures", pictures=3, each=2)
+    rows = [{"image": f"{i % 3}.png", "problem": "How many?", "solution": i} for i in range(4)]
+    (tmp_path / "pictures" / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    changes = {
+        "data": {"train": {"path": str(tmp_path / "pictures" / "rows.jsonl")}, "eval": None},
+        "model": {"max_pixels": 28 * 28},
+        "cache": {"folder": str(tmp_path / "kept")},
+        "checks": {"picture_swap": False},
+    }
+    assert main(["check", str(yaml_file(**changes))]) == 0
+    filled = {path: path.stat().st_mtime_ns for path in (tmp_path / "kept").iterdir()}
+    assert len(filled) == 6
+    train(**changes)
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "kept").iterdir()} == filled
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
