@@ -17,6 +17,7 @@ from pydantic_core import ErrorDetails
 from mmgrpo.config.keys import choices_of, describe, find_keys, one_of
 from mmgrpo.config.names import closest, suggest
 from mmgrpo.config.tree import Document, KeyPath
+from mmgrpo.config.write import flow
 from mmgrpo.errors import ConfigError, explain
 
 _DOTTED = re.compile(r"\b[a-z_]+(?:\.[a-z_]+)+\b")
@@ -85,8 +86,20 @@ def _wrong(details: ErrorDetails, path: KeyPath, document: Document) -> str:
         expected = "keys under it"
         if isinstance(given, str) and any("path" in section.model_fields for key in here for section in key.sections):
             fix = f"Write {dotted(path)}: {{path: {given}}}."
+        if isinstance(given, str) and _of_functions(path[:-1]):
+            fix = f"Write {{fn: {given}}}."
+    elif kind == "tuple_type" and any(key.sections for key in here):
+        expected = "a list of sections"
+        if isinstance(given, str | dict) and _of_functions(path):
+            written = given if isinstance(given, dict) else {"fn": given}
+            fix = f"Write {dotted(path)}: [{flow(written)}]."
     what = f"Wrong value for {dotted(path)}"
     return explain(what, where=_where(path, document), expected=expected, got=_shown(given), fix=fix)
+
+
+def _of_functions(path: KeyPath) -> bool:
+    """Tell whether a list of sections names functions, as ``rewards`` does."""
+    return any("fn" in section.model_fields for key in find_keys(path) for section in key.sections)
 
 
 def _unknown(path: KeyPath, document: Document) -> str:

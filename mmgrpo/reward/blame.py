@@ -11,6 +11,7 @@ import sysconfig
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 _PACKAGE = str(Path(__file__).resolve().parents[1])
@@ -31,8 +32,8 @@ def place_of(error: BaseException, function: Any) -> str:
     """
     frames = traceback.extract_tb(error.__traceback__)
     chosen = _own(frames, function)
-    if chosen is None:
-        return "unknown line"
+    if chosen is None:  # it was not entered: its arguments do not fit
+        return _defined(function)
     deepest = frames[-1]
     further = "" if deepest is chosen else f", raised in {deepest.filename}:{deepest.lineno}"
     return f"{chosen.filename}:{chosen.lineno}{f' ({chosen.line})' if chosen.line else ''}{further}"
@@ -61,18 +62,24 @@ def advice_for(error: BaseException, function: Any, style: str) -> str:
 
 
 def _own(frames: Sequence[traceback.FrameSummary], function: Any) -> traceback.FrameSummary | None:
-    """The last frame inside the reward's file; else the last one that is no library's; else the last."""
-    file = _file_of(function)
+    """The last frame inside the reward's file; else the last one that is no library's; None where there is none."""
+    code = _code_of(function)
+    file = None if code is None else code.co_filename
     own = [frame for frame in frames if frame.filename == file]
     users = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)]
-    return next((some[-1] for some in (own, users, frames) if some), None)
+    return next((some[-1] for some in (own, users) if some), None)
 
 
-def _file_of(function: Any) -> str | None:
+def _defined(function: Any) -> str:
+    code = _code_of(function)
+    return "unknown line" if code is None else f"{code.co_filename}:{code.co_firstlineno}"
+
+
+def _code_of(function: Any) -> CodeType | None:
     inner: Any = function.func if isinstance(function, functools.partial) else function
     inner = inspect.unwrap(inner)
     for made in (inner, getattr(inner, "__init__", None) if inspect.isclass(inner) else None, type(inner).__call__):
         code = getattr(made, "__code__", None)
-        if code is not None:
-            return str(code.co_filename)
+        if isinstance(code, CodeType):
+            return code
     return None

@@ -176,7 +176,7 @@ def _style(target: Any) -> Literal["native", "swift", "easyr1"]:
         return "swift" if any(kind.__name__ in _ORMS for kind in target.__mro__[1:]) else "native"
     if any(kind.__name__ in _ORMS for kind in type(target).__mro__[1:]):
         return "swift"
-    names = wants(target).names
+    names = wants(target, name=_own_name(target)).names
     return "easyr1" if "reward_inputs" in names or "reward_input" in names else "native"
 
 

@@ -1,6 +1,7 @@
 """Layers, overrides and messages of the configuration."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -222,6 +223,19 @@ def test_missing_required_keys_are_named_with_the_file(write):
     file = write("# empty\n")
     assert "model is missing" in fault(file)
     assert str(file) in fault(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "fix"),
+    [
+        ("rewards=my.py:f", "rewards: [{fn: my.py:f}]"),
+        ("rewards={fn: my.py:f}", "rewards: [{fn: my.py:f}]"),
+        ("rewards=[my.py:f]", "{fn: my.py:f}"),
+    ],
+)
+def test_a_reward_that_is_not_in_a_list_is_told_how_it_is_written(text, fix):
+    with pytest.raises(ConfigError, match=re.escape(f"fix: Write {fix}.")):
+        load_config(None, ["model.name=tiny:x", text])
 
 
 @pytest.mark.parametrize("text", ["loss.beta", "=3", "loss..beta=1", "--beta=1", "loss.beta 0.1", ".x=1"])

@@ -272,3 +272,11 @@ def test_columns_of_a_class_that_workers_will_build_are_checked_without_its_self
     check_columns(reward, ["color"])
     with pytest.raises(ConfigError, match="asks for color, which"):
         check_columns(reward, ["size"])
+
+
+def test_arguments_that_do_not_fit_a_class_are_told_with_the_place_of_its_constructor(tmp_path):
+    (tmp_path / "judges.py").write_text(
+        "class Judge:\n    def __init__(self, model): pass\n    def __call__(self, completions): pass\n"
+    )
+    with pytest.raises(ConfigError, match=rf"missing 1 required[^$]*{tmp_path}/judges\.py:2\n"):
+        load_reward("judges.py:Judge", base=tmp_path)
