@@ -114,7 +114,7 @@ def test_a_file_of_unknown_kind_is_refused(tmp_path):
 
 
 def test_an_unreachable_hub_id_is_one_clear_error(tmp_path):
-    with pytest.raises(DatasetError, match="needs the network|cannot be reached") as caught:
+    with pytest.raises(DatasetError, match=r"needs the network|cannot be reached") as caught:
         opened("nobody/nothing", tmp_path)
     assert "nobody/nothing" in str(caught.value)
 
