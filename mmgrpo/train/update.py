@@ -88,8 +88,7 @@ def update(
     nothing = loss_metrics([], Counts(num_tokens=0, num_sequences=0, max_completion_length=1)) | {"grad_norm": 0.0}
     found = mean_over_steps(metrics) if metrics else nothing
     known = optimizer.processes.gather(known_logprobs([m for step in micros for m in step]))
-    skipped = sum(step.num_skipped_groups for step in batches)
-    found["skipped_groups"] = float(sum(optimizer.processes.gather(skipped)))
+    found["skipped_groups"] = float(sum(step.num_skipped_groups for step in batches))  # of all processes already
     found |= {"learning_rate": rate} | sampling_metrics([pair for part in known for pair in part]) | seconds
     tokens = sum(b.num_tokens for step in batches for b in step.batches)
     return UpdateStats(
