@@ -18,6 +18,7 @@ from mmgrpo.policy.attention import NAME, register
 from mmgrpo.policy.compat import decoder_of
 from mmgrpo.policy.families.record import Family
 from mmgrpo.policy.families.registry import family_of, tiny_names
+from mmgrpo.policy.norms import gather_norms
 from mmgrpo.policy.patches import project_patches
 from mmgrpo.policy.processors import limit_pixels, load_processor, set_template
 from mmgrpo.policy.source import require_bitsandbytes, said_plainly
@@ -89,6 +90,7 @@ def load_model(settings: Model) -> LoadedModel:
     limit_pixels(processor, family, settings)
     silence_dropout(model)
     project_patches(model)
+    gather_norms(model)
     if family.layout == "packed":
         decoder_of(model, family.decoder).set_attn_implementation(NAME)
     if settings.tune != "qlora":
