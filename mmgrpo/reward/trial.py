@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mmgrpo.errors import MmgrpoError, counted
+from mmgrpo.reward.answers import read_truth
 from mmgrpo.reward.columns import table
 from mmgrpo.reward.compose import group_spread
 from mmgrpo.reward.score import RewardSum
@@ -29,6 +30,8 @@ class Trial:
     """Sample of each completion."""
     texts: tuple[str, ...]
     """What each completion says, as rewards see it."""
+    truths: tuple[str, ...]
+    """The truth of each one's row, without an answer tag around it; empty where there is none."""
     values: Mapping[str, Float[Tensor, "S"]]
     """Values of each reward that worked; NaN where it does not apply."""
     totals: Float[Tensor, "S"] | None
@@ -74,6 +77,7 @@ def try_rewards(scorer: RewardSum, groups: Sequence[Group], *, step: int = 0) ->
     return Trial(
         ids=tuple(rows.columns["ids"]),
         texts=tuple(rows.columns["completions"]),
+        truths=tuple("" if truth is None else str(read_truth(truth)) for truth in rows.columns["answer"]),
         values=values,
         totals=totals,
         errors=errors,
@@ -89,10 +93,12 @@ def completions_table(trial: Trial, *, width: int = 60) -> Table:
     from rich.text import Text
 
     heads = {**trial.values, **({"total": trial.totals} if trial.totals is not None else {})}
-    grid = _grid("sample", "completion", *heads)
+    grid = _grid("sample", "completion", "truth", *heads)
     for row, text in enumerate(trial.texts):
         numbers = [f"{float(column[row]):.3g}" for column in heads.values()]
-        grid.add_row(Text(_clean(trial.ids[row], 20)), Text(_clean(text, width)), *numbers)
+        grid.add_row(
+            Text(_clean(trial.ids[row], 20)), Text(_clean(text, width)), Text(_clean(trial.truths[row], 20)), *numbers
+        )
     return grid
 
 
@@ -130,7 +136,7 @@ def _grid(*heads: str) -> Table:
     grid = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for head in heads:
         grid.add_column(
-            head, overflow="fold", justify="left" if head in ("sample", "completion", "reward") else "right"
+            head, overflow="fold", justify="left" if head in ("sample", "completion", "truth", "reward") else "right"
         )
     return grid
 

@@ -37,7 +37,9 @@ def test_try_scores_pasted_completions_against_the_rows(yaml, tmp_path, capsys):
     file = tmp_path / "pasted.txt"
     file.write_text("".join(f"<answer>{n}</answer>\n" for n in range(1, 9)), encoding="utf-8")
     assert main(["rewards", "try", yaml, *SMALL, "rollout.num_generations=8", "--completions", str(file)]) == 0
-    assert "0.125" in capsys.readouterr().out  # one of the counts from 1 to 8 is right
+    printed = capsys.readouterr().out
+    assert "0.125" in printed  # one of the counts from 1 to 8 is right
+    assert "truth" in printed and printed.count("scene-0-") == 8
 
 
 def test_try_exits_with_1_when_a_reward_fails(yaml, tmp_path, capsys):
