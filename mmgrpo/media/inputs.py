@@ -53,7 +53,7 @@ def _clip_inputs(clips: Sequence[Decoded], processor: Any) -> dict[str, Any]:
         "do_sample_frames": False,
     }
     video = getattr(processor, "video_processor", None)
-    of_the_class = getattr(processor, "videos_kwargs", None) or {}
+    of_the_class = _settings_of_the_class(processor)
     if hasattr(video, "cap_pixels_per_frame"):
         settings["cap_pixels_per_frame"] = False  # sizes were limited here, and are saved with the processor
     if "size" in of_the_class and getattr(video, "size", None) is not None:
@@ -62,6 +62,15 @@ def _clip_inputs(clips: Sequence[Decoded], processor: Any) -> dict[str, Any]:
     if not of_the_class.get("return_metadata"):
         settings["fps"] = _one_rate(clips, processor)
     return {"videos": [clip.data for clip in clips], "videos_kwargs": settings}
+
+
+def _settings_of_the_class(processor: Any) -> Mapping[str, Any]:
+    """Give what the class of a processor hands to its video processor, whatever that was loaded with.
+
+    Up to transformers 5.19 it stands among the defaults of the class's keyword arguments.
+    """
+    older = getattr(getattr(processor, "valid_processor_kwargs", None), "_defaults", {})
+    return getattr(processor, "videos_kwargs", None) or older.get("videos_kwargs", {})
 
 
 def _one_rate(clips: Sequence[Decoded], processor: Any) -> float:
