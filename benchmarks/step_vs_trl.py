@@ -3,10 +3,12 @@
 Both arms load the same tiny Qwen2.5-VL from the same folder, see the same picture and question, write G completions
 of exactly C tokens for each prompt (no end token may be drawn), score them with the same reward, and take one AdamW
 step on all weights in float32 on the CPU. Each arm runs in a process of its own; the arms alternate; the first step of
-each process warms it up and is not counted.
+each process warms it up and is not counted. ``step_cpu`` is CPU time: unlike the others it does not feel what else the
+machine does, and with one thread it is what the others would be on an idle one. Memory counts from where the libraries
+are loaded and the model is not.
 
     pip install -r benchmarks/requirements-trl.txt
-    python benchmarks/step_vs_trl.py [--pairs 5] [--out benchmarks/results/step_vs_trl.json]
+    python benchmarks/step_vs_trl.py [--pairs 5] [--threads 1] [--out benchmarks/results/step_vs_trl.json]
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import sys
 import tempfile
 import time
 import warnings
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +32,7 @@ import machine
 G, C, PROMPTS, WIDTH, HEIGHT = 8, 32, 2, 476, 308
 STEPS = 4
 """Of which the first is not counted."""
+NAMES = ("step", "step_cpu", "update", "rollout", "peak")
 QUESTION = "How many objects are there in the image?"
 
 
@@ -56,12 +60,19 @@ def write_model(folder: Path) -> None:
 def mmgrpo_arm(folder: str) -> dict[str, Any]:
     """Steps of mmgrpo, without checks, evaluation or files beyond the metrics."""
     import torch
+    from transformers import AutoProcessor, Qwen2_5_VLForConditionalGeneration  # noqa: F401 (load the libraries)
 
     from mmgrpo import train
     from mmgrpo.rollout import local
 
     local.end_tokens = lambda policy: frozenset()  # as above: the tokenizer's end token must not end one either
     seconds: list[dict[str, float]] = []
+    ends: list[float] = []
+
+    def note(step: int, metrics: Any) -> None:
+        ends.append(time.process_time())
+        seconds.append(dict(metrics))
+
     rows = [{"image": picture(i), "problem": QUESTION, "solution": "1"} for i in range(PROMPTS)]
     checks = {"engine_logprobs": False, "packed_equals_plain": False, "picture_swap": False, "truncated_share": 1.0}
     _start_memory()
@@ -69,7 +80,7 @@ def mmgrpo_arm(folder: str) -> dict[str, Any]:
         None,
         rewards=[reward],
         train_rows=rows,
-        on_step=lambda step, metrics: seconds.append(dict(metrics)) or None,
+        on_step=note,
         model={"name": folder, "device": "cpu", "freeze": {"vision": False, "projector": False}},
         rollout={"num_generations": G, "max_completion_length": C},
         train={"num_steps": STEPS, "prompts_per_step": PROMPTS, "learning_rate": 1e-6, "output_dir": f"{folder}-run"},
@@ -81,6 +92,7 @@ def mmgrpo_arm(folder: str) -> dict[str, Any]:
     return {
         "threads": torch.get_num_threads(),
         "step": statistics.median(s["step_time"] for s in counted),
+        "step_cpu": statistics.median(b - a for a, b in pairwise(ends)),
         "update": statistics.median(s["seconds/update"] for s in counted),
         "rollout": statistics.median(s["seconds/rollout"] for s in counted),
         "peak": machine.peak_rss_bytes() - _BASE[0],
@@ -99,16 +111,19 @@ def trl_arm(folder: str) -> dict[str, Any]:
 
         def __init__(self) -> None:
             self.steps: list[float] = []
+            self.ends: list[float] = []
 
         def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
             self.start = time.perf_counter()
 
         def on_step_end(self, *args: Any, **kwargs: Any) -> None:
             self.steps.append(time.perf_counter() - self.start)
+            self.ends.append(time.process_time())
 
     content = [{"type": "image"}, {"type": "text", "text": QUESTION}]
     rows = [{"prompt": [{"role": "user", "content": content}], "image": picture(i)} for i in range(PROMPTS)]
     dataset = Dataset.from_list(rows * STEPS).cast_column("image", Image())
+    _start_memory()
     model = Qwen2_5_VLForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
     processor = AutoProcessor.from_pretrained(folder)
     settings = GRPOConfig(
@@ -132,7 +147,6 @@ def trl_arm(folder: str) -> dict[str, Any]:
     )
     clock = Clock()
     generation: list[float] = []
-    _start_memory()
     trainer = GRPOTrainer(
         model=model, reward_funcs=reward, args=settings, train_dataset=dataset, processing_class=processor,
         callbacks=[clock],
@@ -152,6 +166,7 @@ def trl_arm(folder: str) -> dict[str, Any]:
     return {
         "threads": torch.get_num_threads(),
         "step": statistics.median(steps),
+        "step_cpu": statistics.median(b - a for a, b in pairwise(clock.ends)),
         "update": statistics.median(s - r for s, r in zip(steps, rollouts, strict=True)),
         "rollout": statistics.median(rollouts),
         "peak": machine.peak_rss_bytes() - _BASE[0],
@@ -170,6 +185,7 @@ def _start_memory() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1, help="of each arm")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--arm", nargs=2)
     options = parser.parse_args()
@@ -183,12 +199,13 @@ def main() -> None:
         write_model(folder)
         pairs = []
         for i in range(options.pairs):
-            found = {arm: _run(arm, folder) for arm in (("mmgrpo", "trl") if i % 2 else ("trl", "mmgrpo"))}
+            found = {
+                arm: _run(arm, folder, options.threads) for arm in (("mmgrpo", "trl") if i % 2 else ("trl", "mmgrpo"))
+            }
             pairs.append(found)
-            ratios = {k: found["trl"][k] / found["mmgrpo"][k] for k in ("step", "update", "rollout", "peak")}
+            ratios = {k: found["trl"][k] / found["mmgrpo"][k] for k in NAMES}
             print(f"pair {i}: " + ", ".join(f"{k} {v:.2f}" for k, v in ratios.items()), flush=True)
-    names = ("step", "update", "rollout", "peak")
-    median = {n: statistics.median(p["trl"][n] / p["mmgrpo"][n] for p in pairs) for n in names}
+    median = {n: statistics.median(p["trl"][n] / p["mmgrpo"][n] for p in pairs) for n in NAMES}
     print("median of the ratios TRL / mmgrpo: " + ", ".join(f"{k} {v:.2f}" for k, v in median.items()))
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -197,8 +214,9 @@ def main() -> None:
         options.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
-def _run(arm: str, folder: Path) -> dict[str, Any]:
+def _run(arm: str, folder: Path, threads: int) -> dict[str, Any]:
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    environment["OMP_NUM_THREADS"] = str(threads)
     command = [sys.executable, __file__, "--arm", arm, str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if done.returncode:
