@@ -182,8 +182,9 @@ def _mismatch(kind: str, got: str, where: str) -> str:
     return explain(
         f"The {kind} placeholders of the messages do not match the row's media",
         where=where,
-        expected=f'one {{"type": "{kind}"}} block for each {kind}, or none at all',
+        expected=f'one {{"type": "{kind}"}} block, or one <{kind}> where tags count, for each {kind}; or none at all',
         got=got,
+        fix=f"Give the row as many {kind}s as its text has places for them.",
     )
 
 

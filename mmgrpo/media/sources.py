@@ -149,8 +149,10 @@ def _reading(path: Path, read: Callable[[], Any], name: str) -> Any:
             explain(
                 "A media file does not exist",
                 where=name,
-                got=str(path.absolute()),
-                fix="Relative paths start from the data file's folder, or from media_root where that is set.",
+                got="" if str(path.absolute()) == name else str(path.absolute()),
+                fix="Paths are written with /, not with \\."
+                if "\\" in str(path)
+                else "Relative paths start from the data file's folder, or from media_root where that is set.",
             )
         ) from error
     except (OSError, ValueError) as error:

@@ -177,3 +177,9 @@ def test_bytes_in_memory_are_bytes():
 def test_an_open_file_is_refused_not_taken_for_a_tensor():
     with THREE.open("rb") as file, pytest.raises(MediaError, match="not a picture"):
         decode(one(image=file).media[0])
+
+
+def test_a_path_of_another_system_says_how_paths_are_written():
+    with pytest.raises(MediaError, match="does not exist") as caught:
+        decode(one(image="media\\three.png").media[0])
+    assert "Paths are written with /" in str(caught.value)
