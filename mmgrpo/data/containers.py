@@ -11,12 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mmgrpo.config.data import Files
+from mmgrpo.data.jsonfile import LARGE_BYTES, JsonRows
 from mmgrpo.data.lazy import JoinedRows, ListedRows, Rows
 from mmgrpo.data.lines import CsvRows, JsonLinesRows, RenamedRows
 from mmgrpo.data.shards import shard_rows
 from mmgrpo.data.tables import arrow_rows, loaded_rows, parquet_rows, saved_rows, streamed_rows
 from mmgrpo.errors import DatasetError, explain
 
+_LONGEST_LINE = 1 << 26
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _SAVED = ("state.json", "dataset_dict.json")
 _METADATA = ("metadata.jsonl", "metadata.csv", "metadata.parquet")
@@ -162,6 +164,8 @@ def _with_files(rows: Rows) -> Rows:
 
 def _json_rows(path: Path) -> Rows:
     """Read a list of rows; many a file of that name holds one row per line instead, and is read so."""
+    if path.stat().st_size >= LARGE_BYTES:
+        return JsonLinesRows(path) if _first_line_is_a_row(path) else JsonRows(path)
     try:
         content = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
@@ -185,10 +189,14 @@ def _json_rows(path: Path) -> Rows:
 
 
 def _first_line_is_a_row(path: Path) -> bool:
+    """Tell whether the first line is an object of its own, and more lines follow."""
     with path.open("rb") as file:
-        first = next((line for line in file if line.strip()), b"")
+        first = b"\n"
+        while first and not first.strip():
+            first = file.readline(_LONGEST_LINE)
+        follows = any(line.strip() for line in file) if first.endswith(b"\n") else False
     try:
-        return isinstance(json.loads(first.removeprefix(b"\xef\xbb\xbf")), dict)
+        return follows and isinstance(json.loads(first.removeprefix(b"\xef\xbb\xbf")), dict)
     except (ValueError, RecursionError):
         return False
 

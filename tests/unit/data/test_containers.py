@@ -6,12 +6,14 @@ import io
 import json
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import datasets
 import pytest
 from PIL import Image
 
 from mmgrpo.config.data import Columns, Files, Template
+from mmgrpo.data.jsonfile import JsonRows
 from mmgrpo.data.rows import open_rows
 from mmgrpo.data.samples import Samples
 from mmgrpo.data.tables import streamed_rows
@@ -225,6 +227,48 @@ def test_a_json_file_may_hold_one_row_per_line(tmp_path: Path):
     (tmp_path / "rows.json").write_text('{"problem": "a", "solution": "1"}\n{"problem": \n')
     with pytest.raises(DatasetError, match=r"rows\.json:2"):
         open_rows(Files(path="rows.json"), base=tmp_path)
+
+
+ODD_ROWS = [
+    {"problem": "a", "solution": "1"},
+    {"problem": 'brackets ]}[{ and "quotes" \\\\ \\" in text', "solution": {"deep": [1, [2, {"x": "]"}]]}},
+    {"problem": "ü\u2028\n", "images": ["a.png", "b.png"], "note": None},
+    {},
+]
+
+
+@pytest.mark.parametrize("wrap", [lambda rows: rows, lambda rows: {"version": "1[", "data": rows, "more": {"n": 1}}])
+@pytest.mark.parametrize("layout", [{}, {"indent": 2}, {"ensure_ascii": False, "separators": (",", ":")}])
+def test_large_json_files_give_the_rows_that_small_ones_give(wrap: Any, layout: dict[str, Any], tmp_path: Path):
+    (tmp_path / "rows.json").write_text(json.dumps(wrap(ODD_ROWS), **layout), encoding="utf-8")
+    small = open_rows(Files(path="rows.json"), base=tmp_path)
+    large = JsonRows(tmp_path / "rows.json")
+    assert list(large) == list(small)
+    assert (large.columns, large.base, large.where(1)) == (small.columns, small.base, small.where(1))
+
+
+@pytest.mark.parametrize(
+    "content",
+    ['[{"a": 1} {"a": 2}]', '[{"a": 1},, {"a": 2}]', '[{"a": 1}, 3]', "[[1]]", '{"a": {"b": [{"c": 1}]}}', '[{"a": 1}',
+     '{"a": [{"b": 1}], "c": [{"d": 1}]}', '[{"a": 1}]]', '[{"a": 1}] x', "3", '"[{}]"', '[{"a": }]', '[{"a": 1},]', '[1{"a": 1}]',
+     '[{"a": 1}1]'],
+)  # fmt: skip
+def test_what_is_no_list_of_rows_is_refused_at_any_size(content: str, tmp_path: Path):
+    (tmp_path / "rows.json").write_text(content)
+    with pytest.raises(DatasetError):
+        open_rows(Files(path="rows.json"), base=tmp_path)
+    with pytest.raises(DatasetError):
+        JsonRows(tmp_path / "rows.json")
+
+
+def test_a_large_file_is_read_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "rows.json").write_text(json.dumps(ODD_ROWS))
+    monkeypatch.setattr("mmgrpo.data.containers.LARGE_BYTES", 10)
+    assert isinstance(open_rows(Files(path="rows.json"), base=tmp_path), JsonRows)
+    (tmp_path / "lines.json").write_text('{"problem": "a", "solution": "1"}\n{"problem": "b"}\n')
+    assert len(open_rows(Files(path="lines.json"), base=tmp_path)) == 2
+    (tmp_path / "one.json").write_text(json.dumps({"data": ODD_ROWS}) + "\n")
+    assert len(open_rows(Files(path="one.json"), base=tmp_path)) == len(ODD_ROWS)
 
 
 @pytest.mark.parametrize(
