@@ -85,6 +85,8 @@ class JsonRows(Rows):
                 if inside and level == inside + 1:
                     self._stops.append(token.end())
                 elif inside and level == inside:
+                    if mark != b"]":
+                        raise self._malformed("its list does not end as a list")
                     found, inside = (found[0], token.end()), 0
                 level -= 1
         if level or inside or found[1] < 0:

@@ -250,8 +250,8 @@ def test_large_json_files_give_the_rows_that_small_ones_give(wrap: Any, layout: 
 @pytest.mark.parametrize(
     "content",
     ['[{"a": 1} {"a": 2}]', '[{"a": 1},, {"a": 2}]', '[{"a": 1}, 3]', "[[1]]", '{"a": {"b": [{"c": 1}]}}', '[{"a": 1}',
-     '{"a": [{"b": 1}], "c": [{"d": 1}]}', '[{"a": 1}]]', '[{"a": 1}] x', "3", '"[{}]"', '[{"a": }]', '[{"a": 1},]', '[1{"a": 1}]',
-     '[{"a": 1}1]'],
+     '{"a": [{"b": 1}], "c": [{"d": 1}]}', '[{"a": 1}]]', '[{"a": 1}] x', "3", '"[{}]"', '[{"a": }]', '[{"a": 1},]',
+     '[1{"a": 1}]', '[{"a": 1}1]', '[{"a": 1}}'],
 )  # fmt: skip
 def test_what_is_no_list_of_rows_is_refused_at_any_size(content: str, tmp_path: Path):
     (tmp_path / "rows.json").write_text(content)
