@@ -19,11 +19,9 @@ from mmgrpo.errors import RolloutError, explain
 from mmgrpo.policy.decoding import start_decoding
 from mmgrpo.policy.policy import Policy
 from mmgrpo.rollout.sampling import Draw, draw
+from mmgrpo.rollout.stops import StopStrings
 from mmgrpo.rollout.streams import stream_keys, uniforms
 from mmgrpo.types import Completion, Group, Prompt, Sampling
-
-SPECIAL_RUN = 4
-"""A stop string is found across special tokens, up to this many times its own length."""
 
 
 @dataclass(slots=True)
@@ -53,6 +51,7 @@ class LocalEngine:
         self._draws_on = torch.device("cpu") if policy.device.type == "mps" else policy.device
         self._media = sorted({i for ids in policy.family.media_tokens(policy.model.config).values() for i in ids})
         self._special = special_tokens(policy.tokenizer)
+        self._stops = StopStrings(policy.tokenizer, self._special, ())
         self._removed: list[float] = []
         self.decode_row_steps = 0
         """Tokens that went through the model one at a time, since the engine was made."""
@@ -90,6 +89,8 @@ class LocalEngine:
 
     def _generate_part(self, prompts: list[Prompt], counts: list[int], sampling: Sampling) -> list[Group]:
         decoder = start_decoding(self.policy.module, prompts, counts)
+        if self._stops.stops != tuple(sampling.stop):
+            self._stops = StopStrings(self.policy.tokenizer, self._special, sampling.stop)
         rows = [_Row(prompt=i) for i, count in enumerate(counts) for _ in range(count)]
         keys = np.concatenate(
             [
@@ -106,7 +107,7 @@ class LocalEngine:
             self._require_finite(logits, prompts, rows, active)
             uniform = torch.from_numpy(uniforms(keys[active], token)).to(self._draws_on)
             drawn = draw(logits.to(self._draws_on), uniform, sampling, banned=banned, seen=seen)
-            going = self._record(drawn, [rows[i] for i in active], sampling)
+            going = self._record(drawn, [rows[i] for i in active])
             active = active[going]
             if not len(active) or token + 1 == sampling.max_completion_length:
                 break
@@ -123,7 +124,7 @@ class LocalEngine:
             self.decode_row_steps += len(ids)
         return self._groups(prompts, rows)
 
-    def _record(self, drawn: Draw, rows: list[_Row], sampling: Sampling) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    def _record(self, drawn: Draw, rows: list[_Row]) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Append the drawn tokens; tell which rows go on."""
         self._removed += drawn.removed.tolist()
         going = np.ones(len(rows), dtype=bool)
@@ -132,16 +133,9 @@ class LocalEngine:
         ):
             row.tokens.append(token)
             row.logprobs.append(logprob)
-            row.stopped = token in self.end_token_ids or (bool(sampling.stop) and self._hit_stop(row, sampling.stop))
+            row.stopped = token in self.end_token_ids or self._stops.ended(row.tokens)
             going[i] = not row.stopped
         return going
-
-    def _hit_stop(self, row: _Row, stops: tuple[str, ...]) -> bool:
-        # a stop string may end in the middle of a token: look at the last tokens that can hold it, of those that show
-        longest = max(len(s.encode()) for s in stops) + 8
-        told = [t for t in row.tokens[-SPECIAL_RUN * longest :] if t not in self._special]
-        text = self._decode(told[-longest:])
-        return any(s in text for s in stops)
 
     def _decode(self, tokens: Sequence[int]) -> str:
         return self.policy.tokenizer.decode(list(tokens), skip_special_tokens=True)
