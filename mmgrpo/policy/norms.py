@@ -29,7 +29,8 @@ class _RootMeanSquare(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         x, weight, inverse = ctx.saved_tensors
-        normed, wide, gain = x.float() * inverse, grad.float(), weight.float()
+        whole = torch.promote_types(x.dtype, torch.float32)  # sums over tokens keep a float64 model's precision
+        normed, wide, gain = (x.float() * inverse).to(whole), grad.to(whole), weight.to(whole)
         product = wide * normed
         to_weight = product.flatten(0, -2).sum(0).to(weight.dtype) if ctx.needs_input_grad[1] else None
         along = (product @ gain)[..., None] / x.shape[-1]
