@@ -31,6 +31,7 @@ from mmgrpo.rollout.local import LocalEngine
 from mmgrpo.running.clock import Stopwatch
 from mmgrpo.running.imitation import imitation
 from mmgrpo.running.prompts import open_encoder, open_memory, open_processor
+from mmgrpo.running.quota import quota_of
 from mmgrpo.running.sizes import part_of, sampling_of
 from mmgrpo.train.build import build_optimizer, update_settings
 from mmgrpo.train.exchange import Exchange
@@ -235,11 +236,8 @@ def assemble_loop(
         pack=clock.timed("update", packed),
         update=clock.timed("update", _learner(assembly, optimizer)),
         sync=clock.timed("sync", sync),
-        first_step=clock.timed("checks", _checker(assembly, on_checked)),
-        prompts_per_step=part_of(
-            config.train.prompts_per_step, assembly.processes.world, key="train.prompts_per_step"
-        ),
-        num_generations=config.rollout.num_generations,
+        first_step=clock.timed("checks", _checker(assembly, exchange, on_checked)),
+        quota=partial(quota_of, config, world=assembly.processes.world),
         sampling=sampling_of(config.rollout),
         loss=config.loss,
     )
@@ -252,13 +250,15 @@ def _learner(assembly: Assembly, optimizer: Optimizer) -> Callable[[Sequence[Opt
     return partial(update, assembly.policy, settings=settings, optimizer=optimizer)
 
 
-def _checker(assembly: Assembly, on_checked: Callable[[dict[str, float]], None]) -> Callable[[Sequence[Group]], None]:
-    """Tie the checks of the first step to the policy and the run's own processor."""
+def _checker(
+    assembly: Assembly, exchange: Exchange, on_checked: Callable[[dict[str, float]], None]
+) -> Callable[[Sequence[ScoredGroup]], None]:
+    """Tie the checks of the first step to the policy, the run's own processor and the groups of this process."""
 
-    def check(groups: Sequence[Group]) -> None:
+    def check(scored: Sequence[ScoredGroup]) -> None:
         found = check_first_step(
             assembly.policy,
-            groups,
+            [one.group for one in scored if exchange.is_mine(one)],
             lambda sample: assembly.encode(sample, 0),
             checks=assembly.config.checks,
             temperature=assembly.config.rollout.temperature,

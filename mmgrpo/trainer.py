@@ -14,6 +14,7 @@ from torch import Tensor
 
 from mmgrpo.config.learn import Loss
 from mmgrpo.grpo.advantages import group_advantages
+from mmgrpo.running.quota import Quota
 from mmgrpo.running.run import Run
 from mmgrpo.types import Group, OptimizerBatch, Prompt, Sampling, ScoredGroup, UpdateStats
 
@@ -43,43 +44,12 @@ class Parts:
     update: Learns
     sync: Callable[[int], None]
     """Hand the new weights to the engine, with their version."""
-    first_step: Callable[[Sequence[Group]], None]
+    first_step: Callable[[Sequence[ScoredGroup]], None]
     """Checks on the first rollout of this process, before it is learned from."""
-    prompts_per_step: int
-    """Of this process."""
-    num_generations: int
+    quota: Callable[[], Quota]
+    """What the next step asks for."""
     sampling: Sampling
     loss: Loss
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Want:
-    """How many prompts to roll out next, and completions of each."""
-
-    prompts: int
-    completions: int
-
-    @property
-    def counts(self) -> list[int]:
-        """Completions per prompt."""
-        return [self.completions] * self.prompts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quota:
-    """What one step asks for. Fixed here: one rollout of so many prompts, so many completions each."""
-
-    prompts: int
-    completions: int
-
-    def open(self, scored: Sequence[ScoredGroup]) -> Want | None:
-        """What is still missing; None: nothing."""
-        missing = self.prompts - len(scored)
-        return Want(prompts=missing, completions=self.completions) if missing > 0 else None
-
-    def merge(self, scored: Sequence[ScoredGroup], more: Sequence[ScoredGroup]) -> list[ScoredGroup]:
-        """Put new groups behind those that are there."""
-        return [*scored, *more]
 
 
 def fit(parts: Parts, run: Run) -> None:
@@ -92,18 +62,17 @@ def fit(parts: Parts, run: Run) -> None:
     Raises:
         MmgrpoError: Whatever a part raises; a checkpoint written before it stays whole.
     """
-    quota = Quota(prompts=parts.prompts_per_step, completions=parts.num_generations)
     first = True
     for step in run.steps():
-        own = collect(parts, quota, step)
+        quota = parts.quota()
+        scored = collect(parts, quota, step)
         if first:
-            parts.first_step([s.group for s in own])
+            parts.first_step(scored)
             first = False
-        scored = parts.share(own)
         batches = parts.pack(scored, advantages(scored, parts.loss))
         stats = parts.update(batches)
         parts.sync(step + 1)
-        run.record(step, scored, stats)
+        run.record(step, scored, stats, quota.metrics())
 
 
 def collect(parts: Parts, quota: Quota, step: int) -> list[ScoredGroup]:
@@ -112,7 +81,7 @@ def collect(parts: Parts, quota: Quota, step: int) -> list[ScoredGroup]:
     while want := quota.open(scored):
         prompts = parts.take(want.prompts)
         groups = parts.generate(prompts, want.counts, parts.sampling)
-        scored = quota.merge(scored, parts.score(groups, step))
+        scored = quota.merge(scored, parts.share(parts.score(groups, step)))
     return scored
 
 

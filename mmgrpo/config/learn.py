@@ -34,6 +34,10 @@ class Rollout(Section):
     """Handed to the chat template, for example {enable_thinking: false}."""
     max_rows: Int = Field(default=1024, ge=1)
     """Completions decoded side by side; memory grows with it, results do not change."""
+    dynamic_sampling: bool = False
+    """Replace groups whose totals are all equal, which teach nothing, by groups of further prompts (DAPO)."""
+    max_resample_times: Int = Field(default=3, ge=1, le=32)
+    """dynamic_sampling: further rollouts of a step at the most; what is missing then is filled with such groups."""
     seed: Int = Field(default=0, ge=0)
     """Random streams of the completions."""
 

@@ -80,17 +80,24 @@ class Run:
                 return
             yield self.done
 
-    def record(self, step: int, scored: Sequence[ScoredGroup], stats: UpdateStats) -> None:
+    def record(
+        self,
+        step: int,
+        scored: Sequence[ScoredGroup],
+        stats: UpdateStats,
+        collected: Mapping[str, float] | None = None,
+    ) -> None:
         """Do everything that follows a step.
 
         Args:
             step: The step's number, from 0.
             scored: Its groups.
             stats: What its update said.
+            collected: What its quota said; None: nothing.
         """
         hooks, every = self.hooks, self.every
         self.done = step + 1
-        metrics = {**step_figures(scored, stats, hooks.seconds()), **hooks.figures()}
+        metrics = {**step_figures(scored, stats, hooks.seconds()), **hooks.figures(), **(collected or {})}
         hooks.watch(scored, metrics)
         if _due(self.done, every.log) or self.done == self.num_steps:
             hooks.write_completions(self.done, scored)

@@ -5,11 +5,15 @@ Pictures and processed tensors stay where they were made: only texts, tokens and
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
 from mmgrpo.train.parallel import Processes
 from mmgrpo.types import ScoredGroup
+
+_REMEMBERED = 64
+"""Exchanges that are remembered: more than the rollouts of a step."""
 
 
 class Exchange:
@@ -18,7 +22,7 @@ class Exchange:
     def __init__(self, processes: Processes) -> None:
         """Exchange between ``processes``."""
         self._processes = processes
-        self._own: frozenset[int] = frozenset()
+        self._own: deque[frozenset[int]] = deque(maxlen=_REMEMBERED)
 
     def share(self, own: Sequence[ScoredGroup]) -> list[ScoredGroup]:
         """Give the groups of all processes, in the order in which one process would have drawn them.
@@ -29,7 +33,7 @@ class Exchange:
         Returns:
             All; those of others without media, tensors and columns.
         """
-        self._own = frozenset(scored.group.prompt.occurrence for scored in own)
+        self._own.append(frozenset(scored.group.prompt.occurrence for scored in own))
         if self._processes.world == 1:
             return list(own)
         mine = {scored.group.prompt.occurrence: scored for scored in own}
@@ -39,7 +43,7 @@ class Exchange:
 
     def is_mine(self, scored: ScoredGroup) -> bool:
         """Tell whether a group of the newest step was made here, and so is learned from here."""
-        return scored.group.prompt.occurrence in self._own
+        return any(scored.group.prompt.occurrence in own for own in self._own)
 
 
 def _light(scored: ScoredGroup) -> ScoredGroup:

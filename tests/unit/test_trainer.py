@@ -7,7 +7,8 @@ import torch
 
 from mmgrpo.config.learn import Loss
 from mmgrpo.errors import RewardError
-from mmgrpo.trainer import Parts, Quota, Want, advantages, collect, fit
+from mmgrpo.running.quota import Quota, Refill, Want, teaches
+from mmgrpo.trainer import Parts, advantages, collect, fit
 from mmgrpo.types import Prompt, Sample, Sampling, UpdateStats
 
 SAMPLING = Sampling(max_completion_length=4)
@@ -56,8 +57,7 @@ class World:
             update=self.update,
             sync=lambda version: self.calls.append(("sync", version)),
             first_step=lambda groups: self.calls.append(("first", len(groups))),
-            prompts_per_step=2,
-            num_generations=2,
+            quota=lambda: Quota(prompts=2, completions=2),
             sampling=SAMPLING,
             loss=Loss(scale_rewards="none"),
         )
@@ -73,7 +73,7 @@ class FakeRun:
     def steps(self):
         yield from (3, 4)
 
-    def record(self, step, scored, stats):
+    def record(self, step, scored, stats, collected):
         self.world.calls.append(("record", step, len(scored), stats.optimizer_steps))
 
 
@@ -119,17 +119,49 @@ def test_collect_asks_once_where_the_quota_is_fixed(world):
     assert [call[0] for call in world.calls] == ["take", "generate", "score"]
 
 
-class Refill(Quota):
-    """Throws groups with an odd id away, and so asks again."""
+def graded(world, equal):
+    """Score the completions of these prompts alike, and those of others not."""
 
-    def merge(self, scored, more):
-        return [*scored, *(s for s in more if int(s.group.prompt.sample.id) % 2 == 0)]
+    def score(groups, step):
+        ids = [g.prompt.sample.id for g in groups]
+        return [world.make_scored(n, [1.0, 1.0] if int(n) in equal else [0.0, 1.0]) for n in ids]
+
+    return world.parts(score=score)
 
 
-def test_collect_asks_again_until_the_quota_is_met(world):
-    scored = collect(world.parts(), Refill(prompts=3, completions=2), step=0)
-    assert [s.group.prompt.sample.id for s in scored] == ["0", "2", "4"]
-    assert [call[1] for call in world.calls if call[0] == "take"] == [3, 1, 1]
+def test_groups_that_teach_nothing_are_replaced_until_the_step_is_full(world):
+    quota = Refill(prompts=3, completions=2, resamples=3)
+    scored = collect(graded(world, {0, 2, 3, 4}), quota, step=0)
+    assert [s.group.prompt.sample.id for s in scored] == ["1", "5", "6"]
+    assert [call[1] for call in world.calls if call[0] == "take"] == [3, 2, 2]
+    assert quota.metrics() == {
+        "dynamic_sampling/rollouts": 3.0,
+        "dynamic_sampling/replaced_groups": 4.0,
+        "dynamic_sampling/reward_all": pytest.approx((4 * 1.0 + 3 * 0.5) / 7),
+    }
+
+
+def test_replacing_ends_after_the_last_time_and_the_step_keeps_its_size(world):
+    quota = Refill(prompts=3, completions=2, resamples=1)
+    scored = collect(graded(world, {0, 2, 3, 4, 5}), quota, step=0)
+    assert [s.group.prompt.sample.id for s in scored] == ["1", "3", "4"]
+    assert quota.metrics()["dynamic_sampling/replaced_groups"] == 2
+    assert [teaches(s) for s in scored] == [True, False, False]
+
+
+def test_groups_without_a_reward_teach_nothing(make_scored):
+    nan = float("nan")
+    assert not teaches(make_scored("a", [nan, nan]))
+    assert not teaches(make_scored("a", [nan, 1.0]))
+    assert teaches(make_scored("a", [nan, 1.0, 0.0]))
+
+
+def test_processes_ask_for_their_share_of_what_is_missing(make_scored):
+    quota = Refill(prompts=6, completions=2, world=2, resamples=3)
+    assert quota.open([]) == Want(prompts=3, completions=2)
+    assert quota.open([make_scored(n, [0.0, 1.0]) for n in "abc"]) == Want(prompts=2, completions=2)
+    seven = [make_scored(n, [0.0, 1.0]) for n in "abcdefg"]
+    assert quota.open(seven) is None, "nothing that was scored is thrown away"
 
 
 def test_a_quota_wants_what_is_missing(make_scored):
