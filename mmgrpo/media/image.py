@@ -11,6 +11,7 @@ import struct
 import threading
 import warnings
 import zlib
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import Any
 
@@ -53,9 +54,7 @@ def read_image(
         with open_image(source, name=name) as image:
             return _upright(image, name, background, max_pixels_decoded)
     if isinstance(source, Image.Image):
-        with _lock_of(
-            source
-        ):  # a picture of Pillow reads its file when it is first used, and several rows may hold it
+        with held(source):
             return _upright(source, name, background, max_pixels_decoded)
     if hasattr(source, "__array__") or hasattr(source, "cpu"):
         return to_rgb(array_to_image(source, name=name), background=background, name=name)
@@ -97,9 +96,13 @@ def verify_image(source: Any, *, name: str, max_pixels_decoded: int = MAX_PIXELS
 _LOCKS = tuple(threading.Lock() for _ in range(64))
 
 
-def _lock_of(image: Image.Image) -> threading.Lock:
-    """Give the lock of one picture, which it may share with others: threads must not read one file at once."""
-    return _LOCKS[id(image) // 64 % len(_LOCKS)]
+def held(source: Any) -> AbstractContextManager[Any]:
+    """Keep a picture of Pillow for one thread: it reads its file when it is first used, and several rows may hold it.
+
+    Args:
+        source: Of a medium; nothing is kept but pictures of Pillow.
+    """
+    return _LOCKS[id(source) // 64 % len(_LOCKS)] if isinstance(source, Image.Image) else nullcontext()
 
 
 @lru_cache(maxsize=1)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from mmgrpo.media.adapters import Adapters
+from mmgrpo.media.image import held
 from mmgrpo.types import Decoded, Media
 
 PARTS: Mapping[str, str] = {"image_processor": "image", "video_processor": "video", "feature_extractor": "audio"}
@@ -73,7 +74,8 @@ class RememberedAdapters(Adapters):
         Raises:
             MediaError: It cannot be read.
         """
-        key = self._memory.key(media)
+        with held(media.source):
+            key = self._memory.key(media)
         if key is None:
             return self._inner.decode(media)
         found: Decoded = self._memory.get(f"{key}-decoded", lambda: self._inner.decode(media))
