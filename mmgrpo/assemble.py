@@ -20,7 +20,7 @@ from mmgrpo.config.schema import Config
 from mmgrpo.data.feed import PromptFeed, Share
 from mmgrpo.data.mixture import AnySamples
 from mmgrpo.data.opening import left_out_errors, open_all, verify_media
-from mmgrpo.data.ordering import open_draws
+from mmgrpo.data.ordering import open_draws, together_in
 from mmgrpo.errors import ConfigError, DatasetError, explain
 from mmgrpo.evaluate.choices import check_choices
 from mmgrpo.media.plugins import open_adapters
@@ -171,13 +171,13 @@ def open_feed(assembly: Assembly) -> PromptFeed:
         order=open_draws(assembly.train, data, prompts_per_step=config.train.prompts_per_step),
         leave_out=left_out_errors(data),
         left_out=assembly.left_out,
-        share=_share(assembly, threads=data.prefetch),
+        share=_share(assembly, assembly.train, threads=data.prefetch),
     )
 
 
-def _share(assembly: Assembly, *, threads: int = 0) -> Share:
-    together = assembly.processes
-    return Share(rank=together.rank, world=together.world, threads=threads, gather=together.gather)
+def _share(assembly: Assembly, samples: AnySamples, *, threads: int = 0) -> Share:
+    mates, kept = assembly.processes, together_in(samples)
+    return Share(rank=mates.rank, world=mates.world, together=kept, threads=threads, gather=mates.gather)
 
 
 def open_optimizer(assembly: Assembly, steps: int) -> Optimizer:
@@ -278,7 +278,7 @@ def open_warm_start(assembly: Assembly) -> Callable[[], list[tuple[Prompt, Tenso
     if settings is None or samples is None:
         raise DatasetError(explain("There are no rows to imitate", where="warm_start.data"))
     skipped = left_out_errors(assembly.config.data)
-    share = _share(assembly)
+    share = _share(assembly, samples)
     feed = PromptFeed(
         samples, assembly.encode, seed=settings.seed, shuffle=True, leave_out=skipped, share=share
     )  # fmt: skip

@@ -32,6 +32,8 @@ class Share:
     """Number of this process; it takes every ``world``-th draw."""
     world: int = 1
     """Processes that share the draws."""
+    together: int = 1
+    """So many draws behind one another go to one process: rows that rewards compare with each other."""
     threads: int = 0
     """Threads that make the prompts of the next call ahead; 0: each is made when it is asked for."""
     gather: Callable[[Any], list[Any]] = lambda value: [value]
@@ -113,12 +115,14 @@ class PromptFeed:
         self._fill(count)
         while len(prompts) < count:
             if not self._late and not self._queue:
-                self._queue.append(self._draw())
+                self._deal()
             line = self._late or self._queue
             prompt = self._prompt(line[0])  # where this raises, the draw stays first
             draw = line.popleft()
             if line is self._queue:
                 self._position, self._cursor = draw.position, draw.cursor
+                while self._queue and self._queue[0].position == draw.position:  # dealt together
+                    self._late.append(self._queue.popleft())
             missed = 0 if prompt is not None else missed + 1
             if prompt is not None:
                 prompts.append(prompt)
@@ -184,17 +188,19 @@ class PromptFeed:
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None
 
-    def _draw(self) -> _Draw:
-        """Draw one row for each process, and keep this process's."""
-        mine: _Draw | None = None
-        for rank in range(self._share.world):
+    def _deal(self) -> list[_Draw]:
+        """Draw for each process, and queue what is this process's; the draws of one deal end at one place."""
+        each = self._share.together if self._share.world > 1 else 1
+        mine: list[_Draw] = []
+        for turn in range(self._share.world * each):
             drawn = self._next()
             if self._order.learns:
                 self._waiting[self._drawn - 1] = drawn
-            if rank == self._share.rank:
-                mine = _Draw(row=drawn.row, occurrence=self._drawn - 1, position=0, cursor=None)
-        assert mine is not None
-        mine.position, mine.cursor = self._drawn, self._order.cursor()
+            if turn // each == self._share.rank:
+                mine.append(_Draw(row=drawn.row, occurrence=self._drawn - 1, position=0, cursor=None))
+        for draw in mine:
+            draw.position, draw.cursor = self._drawn, self._order.cursor()
+        self._queue += mine
         return mine
 
     def _next(self) -> Drawn:
@@ -214,10 +220,9 @@ class PromptFeed:
             self._pool = ThreadPoolExecutor(self._share.threads, thread_name_prefix="mmgrpo-prompts")
             weakref.finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)
         while len(self._queue) < count and len(self._left_out) < self._order.num_rows:
-            draw = self._draw()
-            if draw.row not in self._found:
-                draw.work = self._pool.submit(_make, self._samples, self._encode, draw.row, draw.occurrence)
-            self._queue.append(draw)
+            for draw in self._deal():
+                if draw.row not in self._found:
+                    draw.work = self._pool.submit(_make, self._samples, self._encode, draw.row, draw.occurrence)
 
     def _catch_up(self) -> None:
         """Go to where the process stands that left out most rows, so that all draw on from one place.
@@ -226,7 +231,9 @@ class PromptFeed:
         """
         front = max(self._share.gather(self._position))
         while self._position < front:
-            draw = self._queue.popleft() if self._queue else self._draw()
+            if not self._queue:
+                self._deal()
+            draw = self._queue.popleft()
             self._late.append(draw)
             self._position, self._cursor = draw.position, draw.cursor
 

@@ -41,7 +41,7 @@ def open_draws(samples: AnySamples, data: Data, *, prompts_per_step: int = 1) ->
 
 
 def _draws(samples: AnySamples, data: Data, *, seed: int) -> Draws:
-    plan, together = data.curriculum, _together(samples)
+    plan, together = data.curriculum, together_in(samples)
     if plan.kind == "easy_first" and plan.column is not None:
         difficulty = _numbers(samples, plan.column)
         return InOrder(EasyFirst(difficulty, epochs=plan.epochs, seed=seed, shuffle=data.shuffle, together=together))
@@ -51,8 +51,12 @@ def _draws(samples: AnySamples, data: Data, *, seed: int) -> Draws:
     return InOrder(order)
 
 
-def _together(samples: AnySamples) -> int:
-    """How many rows behind one another stay together: 2 where every row has a twin."""
+def together_in(samples: AnySamples) -> int:
+    """Tell how many rows behind one another stay together: 2 where every row has a twin.
+
+    Args:
+        samples: Where rows come from.
+    """
     parts = samples.parts if isinstance(samples, MixedSamples) else (samples,)
     return min(part.rows.together for part in parts)
 

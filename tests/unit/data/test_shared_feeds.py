@@ -7,6 +7,7 @@ import threading
 import warnings
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -116,3 +117,28 @@ def test_a_curriculum_that_learns_stays_the_same_in_all_processes(world: int):
     assert len(set(occurrences)) == len(occurrences) == 16 * world
     assert state["position"] >= len(occurrences)
     assert set(rows_of(taken)) == set(range(ROWS)) - {1, 4}
+
+
+@pytest.mark.parametrize("each", [1, 2, 3])
+def test_rows_that_stay_together_go_to_one_process_and_none_is_lost(each: int):
+    def encode(sample: Sample, occurrence: int) -> Prompt:
+        return Prompt(sample=sample, text="", token_ids=torch.tensor([1]), model_inputs={}, occurrence=occurrence)
+
+    rows = rows_from_python([{"problem": str(i), "solution": i} for i in range(12)])
+    meeting = Meeting(2)
+
+    def live(rank: int) -> tuple[list[int], Any]:
+        share = replace(meeting.share(rank, threads=rank), together=2)
+        twins = InOrder(RowOrder(12, seed=1, together=2))
+        feed = PromptFeed(Samples(rows, columns=Columns(), template=Template()), encode, order=twins, share=share)
+        taken = [p.sample.answer for _ in range(2) for p in feed.take(each)]
+        state = feed.state()
+        feed.close()
+        return taken, state
+
+    with ThreadPoolExecutor(2) as pool:
+        (one, state), (two, _) = pool.map(live, range(2))
+    for taken in (one, two):
+        assert all(b == a + 1 for a, b in zip(taken[::2], taken[1::2], strict=False)), "twins behind one another"
+    waiting = [row for _, row in state["late"]]
+    assert len({*one, *two, *waiting}) == len(one) + len(two) + len(waiting) == state["position"]
