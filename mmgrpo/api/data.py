@@ -159,7 +159,7 @@ def _looked(samples: AnySamples, total: int, encode: Encode, outline: Outline, t
             row=row,
             media={kind: kinds.count(kind) for kind in kinds},
             tokens=len(prompt.token_ids),
-            media_tokens=sum(outline.facts.count_media_tokens(prompt.token_ids).values()),
+            media_tokens=outline.facts.count_all_media_tokens(prompt.token_ids),
             answer=sample.answer,
         )
 
@@ -213,7 +213,8 @@ def _shown(samples: AnySamples, row: int, encode: Encode, outline: Outline) -> s
     except MmgrpoError as error:
         raise type(error)(with_row(str(error), samples.where(row))) from error
     counts = outline.facts.count_media_tokens(prompt.token_ids)
-    parts = ", ".join(f"{number:,} for {kind}s" for kind, number in counts.items() if number)
+    kinds = {medium.kind for medium in prompt.media}
+    parts = ", ".join(f"{number:,} for {kind}s" for kind, number in counts.items() if number and kind in kinds)
     lines = [
         f"row {row}  ({samples.where(row)})",
         f"  tokens   {len(prompt.token_ids):,}{f', {parts}' if parts else ''}",

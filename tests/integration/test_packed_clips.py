@@ -18,7 +18,9 @@ from mmgrpo.policy.plain import plain_logprobs
 from mmgrpo.rollout.local import LocalEngine
 from mmgrpo.types import Batch, Media, Sample, Sampling, Segment
 
-FAMILIES = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"]
+ANY_LENGTH = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"]
+"""Families whose prompts may hold clips of several lengths and sizes."""
+FAMILIES = [*ANY_LENGTH, "internvl"]
 
 
 @pytest.fixture
@@ -52,11 +54,13 @@ MEDIA = {
     "clip and picture": lambda: [[clip()], [picture(), clip(9, seed=3), picture(4)]],
     "a clip that lasts longer than it is wide": lambda: [[clip(24, 56, 2.0, 6), picture(2)], [clip(20, 28, 0.5, 7)]],
     "beside text": lambda: [[clip(seed=5)], [], [picture()]],
+    "two clips of one length": lambda: [[clip(), clip(seed=1)], [picture(), clip(9, seed=3), picture(4)]],
 }
+ALIKE = ["one clip", "beside text", "two clips of one length"]
+CASES = [(f, shape) for f in FAMILIES for shape in (MEDIA if f in ANY_LENGTH else ALIKE)]
 
 
-@pytest.mark.parametrize("shape", MEDIA)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("family", "shape"), CASES)
 def test_packed_logprobs_and_gradients_are_those_of_the_plain_rows(family, shape, tiny_policy, make_batch, encode):
     policy = tiny_policy(family)
     prompts = [encode(policy, *media, sample_id=str(i)) for i, media in enumerate(MEDIA[shape]())]
@@ -76,8 +80,11 @@ def test_packed_logprobs_and_gradients_are_those_of_the_plain_rows(family, shape
         policy.model.zero_grad()
         (logprobs * weights).sum().backward()
         found.append({name: p.grad.clone() for name, p in policy.trainable() if p.grad is not None})
+    total = max(gradient.norm() for gradient in found[1].values())
     for name, gradient in found[1].items():
-        assert (found[0][name] - gradient).norm() <= 1e-4 * gradient.norm() + 1e-9, name
+        # softmax does not see a bias that all keys share: its gradient is rounding alone
+        rounding = 1e-7 * total if name.endswith("k_proj.bias") else 1e-9
+        assert (found[0][name] - gradient).norm() <= 1e-4 * gradient.norm() + rounding, name
 
 
 @pytest.mark.parametrize("family", FAMILIES)

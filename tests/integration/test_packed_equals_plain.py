@@ -15,8 +15,9 @@ from mmgrpo.rollout.local import LocalEngine
 from mmgrpo.types import Sampling
 
 QWEN = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"]
-VISION = [*QWEN, "idefics3", "smolvlm", "gemma3"]
-ENCODERS = {"gemma3": "model.vision_tower"} | dict.fromkeys(["idefics3", "smolvlm"], "model.vision_model")
+VISION = [*QWEN, "idefics3", "smolvlm", "gemma3", "internvl"]
+TOWERS = ["gemma3", "internvl"]
+ENCODERS = dict.fromkeys(TOWERS, "model.vision_tower") | dict.fromkeys(["idefics3", "smolvlm"], "model.vision_model")
 FAMILIES = [*VISION, "qwen2_5_omni", "qwen2_audio", "qwen3"]
 SHARED = [family for family in FAMILIES if family != "gemma3"]
 """Families whose attention can be shared over a group."""

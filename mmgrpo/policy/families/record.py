@@ -78,9 +78,10 @@ class Family:
     encode: Callable[[nn.Module, Sequence[Prompt]], list[Encoded]]
     """Run the encoders once per prompt, all prompts in one call."""
     media_tokens: Callable[[Any], Mapping[str, tuple[int, ...]]]
-    """Model config to placeholder token ids by media kind."""
+    """Model config to placeholder token ids by media kind. Kinds may share a token."""
     count_features: Callable[[Prompt, Any], Mapping[str, int]]
-    """Encoder features of a prompt by media kind, from the processor's keys and the model config; runs no encoder."""
+    """Encoder features of a prompt by media kind, from the processor's keys and the model config; runs no encoder.
+    Kinds that share a placeholder share a count."""
     language_inputs: Callable[[Sequence[Placed], tuple[int, int]], dict[str, Any]] = lambda placed, shape: {}
     """Keyword arguments of the language model beside embeddings and positions, for an input of ``[B, L]``."""
     row_positions: Callable[[nn.Module, Prompt, int], Tensor | None] = lambda model, prompt, length: None

@@ -12,10 +12,10 @@ from jaxtyping import Int
 from torch import Tensor
 
 from mmgrpo.errors import ConfigError, explain
-from mmgrpo.policy.families import gemma, idefics, qwen_audio, qwen_omni, qwen_vl, text
+from mmgrpo.policy.families import gemma, idefics, internvl, qwen_audio, qwen_omni, qwen_vl, text
 from mmgrpo.policy.families.record import Family
 
-_FILES = (qwen_vl, qwen_omni, qwen_audio, idefics, gemma, text)
+_FILES = (qwen_vl, qwen_omni, qwen_audio, idefics, gemma, internvl, text)
 _ALL = {family.name: family for file in _FILES for family in file.FAMILIES}
 
 
@@ -73,8 +73,13 @@ class Facts:
         return frozenset({"image"}) if alone else frozenset()
 
     def count_media_tokens(self, token_ids: Int[Tensor, "P"]) -> Mapping[str, int]:
-        """Placeholder tokens in a prompt, by media kind."""
+        """Placeholder tokens in a prompt, by media kind; kinds that share one token share its count."""
         return {
             kind: int(torch.isin(token_ids, torch.tensor(ids)).sum())
             for kind, ids in self.family.media_tokens(self.config).items()
         }
+
+    def count_all_media_tokens(self, token_ids: Int[Tensor, "P"]) -> int:
+        """Placeholder tokens in a prompt, of whatever kind, each counted once."""
+        found = {i for ids in self.family.media_tokens(self.config).values() for i in ids}
+        return int(torch.isin(token_ids, torch.tensor(sorted(found), dtype=torch.long)).sum())

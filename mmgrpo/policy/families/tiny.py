@@ -145,6 +145,24 @@ def merged(defaults: Mapping[str, int], overrides: Mapping[str, int]) -> dict[st
     return sizes
 
 
+def decoder_sizes(sizes: Mapping[str, int], tokenizer: Any) -> dict[str, Any]:
+    """Settings of a tiny text stack that Llama, Qwen and their kin share.
+
+    Args:
+        sizes: Of the twin.
+        tokenizer: Its vocabulary and its end and padding tokens are the stack's.
+    """
+    names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+    return {
+        "vocab_size": len(tokenizer),
+        **{name: sizes[name] for name in names},
+        "max_position_embeddings": 32768,
+        "bos_token_id": None,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+
+
 @torch.no_grad()
 def _strengthen(model: torch.nn.Module) -> None:
     """Make the matrices of a small model three times as large.

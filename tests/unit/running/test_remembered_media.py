@@ -31,9 +31,11 @@ READS = {
     "idefics3": ("image",),
     "smolvlm": ("image",),
     "gemma3": ("image",),
+    "internvl": ("image", "video"),
     "qwen2_audio": ("audio",),
     "qwen2_5_omni": ("image", "audio", "video"),
 }
+ALONE = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen2_5_omni", "internvl")
 KINDS = [(family, kind) for family, kinds in READS.items() for kind in kinds]
 
 
@@ -133,7 +135,7 @@ def test_prompts_are_the_same_and_each_medium_is_processed_once(family: str, kin
     pair = sample(kind, 2, 1)
     for _ in range(2):
         assert_equal(plain.encode(pair), kept.encode(pair))
-    alone = kind == "image" and family.startswith("qwen")  # others get the pictures of a prompt as one nested list
+    alone = kind == "image" and family in ALONE  # others get the pictures of a prompt as one nested list
     assert sum(calls.values()) == (2 if alone else 4), "a pair is joined, or is a content of its own"
 
 
