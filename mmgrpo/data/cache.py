@@ -6,8 +6,10 @@ Knows neither media nor processors: whoever asks names the key, and everything t
 from __future__ import annotations
 
 import threading
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +17,7 @@ import numpy as np
 import torch
 
 from mmgrpo.data.stored import read_value, write_value
+from mmgrpo.errors import explain
 from mmgrpo.types import Decoded
 
 Value = TypeVar("Value")
@@ -36,7 +39,8 @@ class ContentCache:
         self._held: OrderedDict[str, tuple[Any, int]] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
-        self._making: dict[str, threading.Lock] = {}
+        self._making: dict[str, Future[Any]] = {}
+        self._told = False
         self.made = 0
         """Values made, not found."""
 
@@ -46,7 +50,7 @@ class ContentCache:
         return self._bytes
 
     def get(self, key: str, make: Callable[[], Value]) -> Value:
-        """Give the value of a key; two threads that ask for one key at once make it once.
+        """Give the value of a key; threads that ask for one key at once make it once.
 
         Args:
             key: Names all that the value depends on; a file name.
@@ -54,44 +58,54 @@ class ContentCache:
 
         Returns:
             The value itself, shared with all who ask: do not change it.
+
+        Warns:
+            UserWarning: The folder cannot be written (any more): values are made, and not kept there. Said once.
         """
-        found = self._find(key)
-        if found is not None:
-            return found
-        with self._lock:
-            own = self._making.setdefault(key, threading.Lock())
+        own: Future[Any] = Future()
+        while True:
+            with self._lock:
+                if key in self._held:
+                    self._held.move_to_end(key)
+                    return self._held[key][0]
+                working = self._making.setdefault(key, own)
+            if working is own:
+                break
+            if working.exception() is None:  # else it is tried here, and the error is this caller's own
+                return working.result()
         try:
-            with own:
-                return self._made(key, make)
+            own.set_result(self._read_or_made(key, make))
+        except BaseException as error:
+            own.set_exception(error)
+            raise
         finally:
             with self._lock:
-                self._making.pop(key, None)
+                del self._making[key]
+        return own.result()
 
-    def _made(self, key: str, make: Callable[[], Value]) -> Value:
-        """Find the value, since another thread may have made it meanwhile, or read it, or make it."""
-        found = self._find(key)
-        if found is not None:
-            return found
-        found = None if self._folder is None else read_value(self._file(key), plain=self._plain)
+    def _read_or_made(self, key: str, make: Callable[[], Value]) -> Value:
+        found = None if self._folder is None else read_value(self._folder / f"{key}.pt", plain=self._plain)
         if found is None:
             found = make()
             with self._lock:
                 self.made += 1
-            if self._folder is not None:
-                write_value(self._file(key), found, plain=self._plain)
+            self._write(key, found)
         self._hold(key, found)
         return found
 
-    def _file(self, key: str) -> Path:
-        assert self._folder is not None
-        return self._folder / f"{key}.pt"
-
-    def _find(self, key: str) -> Any:
-        with self._lock:
-            if key not in self._held:
-                return None
-            self._held.move_to_end(key)
-            return self._held[key][0]
+    def _write(self, key: str, value: Any) -> None:
+        """Write a value where there is a folder; a disk that is full costs time, and no run."""
+        if self._folder is None:
+            return
+        try:
+            write_value(self._folder / f"{key}.pt", value, plain=self._plain)
+        except OSError as error:
+            with self._lock:
+                told, self._told = self._told, True
+            if not told:
+                what = "The media cache cannot be written; what is not in it is processed at each use"
+                fix = "Free space or give write permission there, or set another cache.folder."
+                warnings.warn(explain(what, where=str(self._folder), got=str(error), fix=fix), stacklevel=4)
 
     def _hold(self, key: str, value: Any) -> None:
         size = size_of(value)

@@ -7,6 +7,7 @@ Where values are kept, and how content is told, is the caller's business.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import weakref
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from mmgrpo.media.adapters import Adapters
@@ -79,6 +81,8 @@ class RememberedAdapters(Adapters):
         if key is None:
             return self._inner.decode(media)
         found: Decoded = self._memory.get(f"{key}-decoded", lambda: self._inner.decode(media))
+        if not _is_plain(found.data):  # a plug-in's own object: its parts may be shared, and it cannot be noted
+            return replace(found, data=copy.deepcopy(found.data), name=media.name)
         own = replace(found, data=found.data.copy(), name=media.name)
         self._known.note(own.data, key)
         return own
@@ -86,6 +90,11 @@ class RememberedAdapters(Adapters):
     def verify(self, media: Media) -> None:
         """Check that one medium can be read to its end, without remembering it."""
         self._inner.verify(media)
+
+
+def _is_plain(data: Any) -> bool:
+    """Tell whether decoded data are of the contract: an array, or a picture of Pillow."""
+    return isinstance(data, np.ndarray) or hasattr(data, "getbands")
 
 
 class RememberedPart:

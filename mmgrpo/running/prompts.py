@@ -9,16 +9,19 @@ import copy
 import hashlib
 import json
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from mmgrpo import media
 from mmgrpo.config.schema import Config
 from mmgrpo.contracts import FamilyFacts
 from mmgrpo.data.cache import ContentCache
 from mmgrpo.data.content import key_of
 from mmgrpo.data.encoders import Encoders
+from mmgrpo.data.stored import FORMAT
+from mmgrpo.errors import ConfigError, explain
 from mmgrpo.media.limits import set_clip_limits
 from mmgrpo.media.plugins import load_adapters, open_adapters
 from mmgrpo.media.prompts import PromptBuilder
@@ -27,7 +30,7 @@ from mmgrpo.policy.policy import Policy
 from mmgrpo.types import Prompt, Sample
 
 Encode = Callable[[Sample, int], Prompt]
-_READERS = ("mmgrpo", "transformers", "torchvision", "pillow", "av", "soundfile", "torchaudio")
+_READERS = ("transformers", "torch", "torchvision", "numpy", "pillow", "av", "soundfile", "torchaudio")
 """Packages whose release may change what a medium is decoded or processed to."""
 
 
@@ -69,18 +72,38 @@ def open_memory(config: Config, processor: Any, *, base: Path) -> Memory | None:
 
     Returns:
         The memory; None where the cache is off.
+
+    Raises:
+        ConfigError: The folder cannot be made.
     """
-    cache = config.cache
-    if not cache.media_bytes and cache.folder is None:
+    asked = config.cache
+    if not asked.media_bytes and asked.folder is None:
         return None
     from transformers.feature_extraction_utils import BatchFeature
     from transformers.video_utils import VideoMetadata
 
     set_clip_limits(processor, config.data.video)
-    folder = None if cache.folder is None else base / Path(cache.folder).expanduser()
-    kept = ContentCache(max_bytes=cache.media_bytes, folder=folder, plain=(VideoMetadata,))
+    folder = None if asked.folder is None else _opened(base / Path(asked.folder).expanduser())
+    kept = ContentCache(max_bytes=asked.media_bytes, folder=folder, plain=(VideoMetadata,))
     settings = fingerprint(config, processor, base=base)
-    return Memory(get=kept.get, key=partial(key_of, fingerprint=settings), output=BatchFeature)
+    by_name = bool(config.data.adapters)  # a plug-in may choose by the ending, or look beside the file
+    return Memory(get=kept.get, key=partial(key_of, fingerprint=settings, by_name=by_name), output=BatchFeature)
+
+
+def _opened(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        fix = "Set cache.folder to a folder that can be made, or leave it out."
+        raise ConfigError(
+            explain(
+                "The folder of the media cache cannot be made",
+                where=f"cache.folder: {folder}",
+                got=str(error),
+                fix=fix,
+            )
+        ) from error
+    return folder
 
 
 def open_encoder(
@@ -134,8 +157,19 @@ def fingerprint(config: Config, processor: Any, *, base: Path) -> str:
         "adapters": [adapter.model_dump() for adapter in data.adapters],
         "plugins": [hashlib.sha256(one.source).hexdigest() for one in plugged],
         "versions": {name: _version(name) for name in _READERS},
+        "readers": _own_code(),
+        "format": FORMAT,
     }
     return json.dumps(settings, sort_keys=True, default=str)
+
+
+@cache
+def _own_code() -> str:
+    """Hash the files that read media here, since a checkout changes without a new version."""
+    digest = hashlib.sha256()
+    for file in sorted(Path(media.__file__).parent.glob("*.py")):
+        digest.update(file.name.encode() + file.read_bytes())
+    return digest.hexdigest()
 
 
 def _version(package: str) -> str:

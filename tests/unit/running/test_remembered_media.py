@@ -18,10 +18,13 @@ from mmgrpo.config.media import MediaAdapter
 from mmgrpo.config.model import Model
 from mmgrpo.config.observe import Cache
 from mmgrpo.config.schema import Config
-from mmgrpo.media.remembered import PARTS
+from mmgrpo.data.cache import ContentCache
+from mmgrpo.errors import ConfigError
+from mmgrpo.media.adapters import Adapters
+from mmgrpo.media.remembered import PARTS, Known, Memory, RememberedAdapters
 from mmgrpo.policy.sizing import Outline, outline_of
 from mmgrpo.running.prompts import fingerprint, open_memory, open_processor
-from mmgrpo.types import Media, Prompt, Sample
+from mmgrpo.types import Decoded, Media, Prompt, Sample
 from tests.conftest import SMALL
 
 READS = {
@@ -173,3 +176,49 @@ def test_settings_and_an_edited_adapter_are_other_contents(tmp_path: Path):
     found.processor.image_processor.size = {"shortest_edge": 10, "longest_edge": 20000}
     seen.append(fingerprint(configs[0], found.processor, base=tmp_path))
     assert len(set(seen)) == 5
+
+
+def test_a_folder_that_cannot_be_made_is_told_before_anything_is_read(tmp_path: Path):
+    (tmp_path / "taken").touch()
+    with pytest.raises(ConfigError, match=r"(?s)cache\.folder.*taken"):
+        open_memory(config_of("qwen2_5_vl", folder="taken"), outline("qwen2_5_vl").processor, base=tmp_path)
+
+
+ADAPTER = '''
+from PIL import Image
+from mmgrpo.types import Decoded
+
+class ByEnding:
+    """Reads an ending as a shade."""
+    kind = "image"
+    def reads(self, media):
+        return media.name.endswith((".dark", ".light"))
+    def decode(self, media):
+        shade = 9 if media.name.endswith(".dark") else 200
+        return Decoded(kind="image", data=Image.new("RGB", (48, 32), (shade, 0, 0)), name=media.name)
+'''
+
+
+def test_an_adapter_that_looks_at_the_name_is_asked_for_each_name(tmp_path: Path):
+    (tmp_path / "mine.py").write_text(ADAPTER)
+    data = Data(adapters=(MediaAdapter(fn="mine.py:ByEnding"),))
+    config = config_of("qwen2_5_vl", media_bytes=10**8).model_copy(update={"data": data})
+    found = outline("qwen2_5_vl")
+    memory = open_memory(config, found.processor, base=tmp_path)
+    kept = open_processor(config, found.processor, found.facts, base=tmp_path, memory=memory)
+    media = [Media(kind="image", source=b"1", name=name) for name in ("a.dark", "a.light")]
+    assert [kept.adapters.decode(one).data.getpixel((0, 0))[0] for one in media] == [9, 200]
+
+
+class _Tensors(Adapters):
+    def decode(self, media: Media) -> Decoded:
+        return Decoded(kind="audio", data=[torch.zeros(3)], rate=16000.0)
+
+
+def test_data_of_an_adapters_own_kind_are_the_callers_own(tmp_path: Path):
+    kept = ContentCache(max_bytes=10**6)
+    memory = Memory(get=kept.get, key=lambda media: "k", output=dict)
+    adapters = RememberedAdapters(_Tensors(()), memory, Known())
+    adapters.decode(Media(kind="audio", source=b"1")).data[0].add_(1)
+    assert adapters.decode(Media(kind="audio", source=b"1")).data[0].sum() == 0
+    assert kept.made == 1
