@@ -25,6 +25,7 @@ from mmgrpo.errors import ConfigError, DatasetError, explain
 from mmgrpo.evaluate.choices import check_choices
 from mmgrpo.media.plugins import open_adapters
 from mmgrpo.media.prompts import PromptBuilder
+from mmgrpo.policy.features import Features
 from mmgrpo.policy.policy import Policy, load_policy
 from mmgrpo.reward.score import AnyReward, RewardSum
 from mmgrpo.rollout.local import LocalEngine
@@ -124,6 +125,7 @@ def assemble(
     left_out = verify_media(config.data, opened, open_adapters(config.data, base=loaded.folder).verify)
     policy = load_policy(config.model)
     policy.module.check_media = config.checks.media_count
+    policy.module.features = Features(config.cache.features_bytes)
     memory = open_memory(config, policy.processor, base=loaded.folder)
     processor = open_processor(config, policy.processor, policy.facts, base=loaded.folder, memory=memory)
     return Assembly(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from mmgrpo.policy.attention import Attends, one_element_mask
 from mmgrpo.policy.compat import decoder_of
 from mmgrpo.policy.families.record import Encoded, Family, Placed
+from mmgrpo.policy.features import Features
 from mmgrpo.policy.head import head_stats
 from mmgrpo.policy.layout import (
     Span,
@@ -54,6 +56,8 @@ class PackedForward(nn.Module):
         self.chunk = chunk
         self.check_media = True
         """Compare placeholders with features before each forward (``checks.media_count``)."""
+        self.features: Features | None = None
+        """Keeps what frozen encoders made; None: they run in each pass."""
 
     @property
     def decoder(self) -> Any:
@@ -72,14 +76,15 @@ class PackedForward(nn.Module):
         return logits if finish is None else finish(logits, self.model.config)
 
     def encode(self, prompts: Sequence[Prompt]) -> list[Encoded]:
-        """Run the encoders, once per prompt.
+        """Run the encoders, once per prompt, or find what frozen ones made of it before.
 
         Raises:
             ProcessorError: Placeholders and features of a prompt do not match.
         """
         if self.check_media:
             check_media_count(self.family, self.model.config, prompts)
-        return self.family.encode(self.model, prompts)
+        run = partial(self.family.encode, self.model)
+        return run(prompts) if self.features is None else self.features.encode(self.model, self.family, prompts, run)
 
     def forward(self, batch: Batch, *, temperature: float, entropy: bool = False) -> TokenStats:
         """Log-probs (and entropy) of every completion token of a micro-batch.
