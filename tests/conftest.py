@@ -16,6 +16,7 @@ SMALL = {
     "smolvlm": {"image_size": 32, "patch_size": 8, "scale_factor": 2, "longest_edge": 64},
     "gemma3": {"image_size": 56, "mm_tokens_per_image": 4, "sliding_window": 24},
     "internvl": {"image_size": 56, "max_patches": 4},
+    "llava_onevision": {"image_size": 28, "tiles_per_side": 4},
     "qwen2_audio": {"chunk_seconds": 2},
     "qwen2_5_omni": {"chunk_seconds": 2},
 }

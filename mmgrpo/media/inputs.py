@@ -37,13 +37,18 @@ def processor_inputs(media: Sequence[Decoded], processor: Any) -> dict[str, Any]
     sounds = [medium for medium in media if medium.kind == "audio"]
     clips = [medium for medium in media if medium.kind == "video"]
     if images:
-        inputs["images"] = images
+        inputs["images"] = [images] if _counts_pictures(processor) else images
     if sounds:
         inputs["audio"] = [sound.data for sound in sounds]
         inputs["sampling_rate"] = int(sounds[0].rate or 0)
     if clips:
         inputs |= _clip_inputs(clips, processor)
     return inputs
+
+
+def _counts_pictures(processor: Any) -> bool:
+    """Tell whether pictures are treated by how many a prompt has, so that it must be told which are one prompt's."""
+    return "batch_num_images" in getattr(getattr(processor, "image_processor", None), "model_input_names", ())
 
 
 def _clip_inputs(clips: Sequence[Decoded], processor: Any) -> dict[str, Any]:

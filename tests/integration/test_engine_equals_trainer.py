@@ -11,7 +11,17 @@ from mmgrpo.policy import partial, plan
 from mmgrpo.rollout.local import LocalEngine, end_tokens
 from mmgrpo.types import Batch, Sampling, Segment
 
-PACKED = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3", "idefics3", "internvl", "qwen2_audio", "qwen2_5_omni"]
+PACKED = [
+    "qwen2_vl",
+    "qwen2_5_vl",
+    "qwen3_vl",
+    "qwen3",
+    "idefics3",
+    "internvl",
+    "llava_onevision",
+    "qwen2_audio",
+    "qwen2_5_omni",
+]
 FORMS = [*[(family, layout) for family in PACKED for layout in ("packed", "rows")], ("gemma3", "rows")]
 CUTS = {"top_p": 0.8, "top_k": 40, "min_p": 0.02, "repetition_penalty": 1.3}
 STOPS = ("e", "7", "<", "a", "o", "n")

@@ -20,7 +20,7 @@ from mmgrpo.types import Batch, Media, Sample, Sampling, Segment
 
 ANY_LENGTH = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"]
 """Families whose prompts may hold clips of several lengths and sizes."""
-FAMILIES = [*ANY_LENGTH, "internvl"]
+FAMILIES = [*ANY_LENGTH, "internvl", "llava_onevision"]
 
 
 @pytest.fixture

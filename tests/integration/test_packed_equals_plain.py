@@ -15,8 +15,8 @@ from mmgrpo.rollout.local import LocalEngine
 from mmgrpo.types import Sampling
 
 QWEN = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"]
-VISION = [*QWEN, "idefics3", "smolvlm", "gemma3", "internvl"]
-TOWERS = ["gemma3", "internvl"]
+VISION = [*QWEN, "idefics3", "smolvlm", "gemma3", "internvl", "llava_onevision"]
+TOWERS = ["gemma3", "internvl", "llava_onevision"]
 ENCODERS = dict.fromkeys(TOWERS, "model.vision_tower") | dict.fromkeys(["idefics3", "smolvlm"], "model.vision_model")
 FAMILIES = [*VISION, "qwen2_5_omni", "qwen2_audio", "qwen3"]
 SHARED = [family for family in FAMILIES if family != "gemma3"]
@@ -240,8 +240,9 @@ def test_each_picture_passes_the_encoder_once_per_phase(family, tiny_policy, mak
         lambda module, args, kwargs: calls.append((*args, *kwargs.values())[0].shape[0]), with_kwargs=True
     )
     prompts = [make_prompt(policy, images=[make_picture(*SIZES[i])] * (i + 1)) for i in range(3)]
-    axis = 1 if family in ("idefics3", "smolvlm") else 0  # tiles stand on the second axis
-    patches = sum(p.model_inputs["pixel_values"].shape[axis] for p in prompts)
+    tiled = family in ("idefics3", "smolvlm", "llava_onevision")  # pictures, then tiles
+    shapes = [p.model_inputs["pixel_values"].shape for p in prompts]
+    patches = sum(shape[0] * shape[1] if tiled else shape[0] for shape in shapes)
     LocalEngine(policy).generate(prompts, [4, 4, 4], Sampling(max_completion_length=5))
     assert calls == [patches]
     batch = make_batch(prompts, [[3] * 4] * 3)

@@ -92,7 +92,9 @@ def test_whole_prompts_pass_and_counts_are_those_of_the_encoder(tiny_policy, two
         assert policy.facts.count_media_tokens(prompts[2].token_ids)["video"] > 0
 
 
-@pytest.mark.parametrize("family", ["idefics3", "smolvlm", "gemma3", "internvl", "qwen2_audio", "qwen2_5_omni"])
+@pytest.mark.parametrize(
+    "family", ["idefics3", "smolvlm", "gemma3", "internvl", "llava_onevision", "qwen2_audio", "qwen2_5_omni"]
+)
 def test_every_family_counts_its_features_before_the_forward(
     family, tiny_policy, make_prompt, make_picture, make_beep
 ):

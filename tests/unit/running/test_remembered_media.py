@@ -35,6 +35,7 @@ READS = {
     "smolvlm": ("image",),
     "gemma3": ("image",),
     "internvl": ("image", "video"),
+    "llava_onevision": ("image", "video"),
     "qwen2_audio": ("audio",),
     "qwen2_5_omni": ("image", "audio", "video"),
 }
