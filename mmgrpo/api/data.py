@@ -153,7 +153,7 @@ def _looked(samples: AnySamples, total: int, encode: Encode, outline: Outline, t
             sample = samples[row]
             prompt = encode(sample, row)
         except MmgrpoError as error:
-            return RowFacts(row=row, error=error)
+            return RowFacts(row=row, error=error, where=samples.where(row))
         kinds = [medium.kind for medium in prompt.media]
         return RowFacts(
             row=row,
@@ -161,6 +161,7 @@ def _looked(samples: AnySamples, total: int, encode: Encode, outline: Outline, t
             tokens=len(prompt.token_ids),
             media_tokens=outline.facts.count_all_media_tokens(prompt.token_ids),
             answer=sample.answer,
+            where=samples.where(row),
         )
 
     with ThreadPoolExecutor(threads) as pool:

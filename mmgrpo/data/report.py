@@ -33,6 +33,8 @@ class RowFacts:
     answer: Any = None
     error: MmgrpoError | None = None
     """Why the row cannot be used; None: it can."""
+    where: str = ""
+    """File and line of the row; told of rows that cannot be used."""
 
 
 @dataclass(slots=True)
@@ -55,10 +57,14 @@ class Findings:
     over: list[int] = field(default_factory=list)
     skipped: dict[int, str] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
+    where: dict[int, str] = field(default_factory=dict)
+    """Where the rows stand that are skipped or refused."""
 
     def add(self, facts: RowFacts) -> None:
         """Take one row in."""
         self.rows += 1
+        if facts.error is not None or (self.limit is not None and facts.tokens > self.limit):
+            self.where[facts.row] = facts.where
         if facts.error is not None:
             kept = self.skipped if isinstance(facts.error, self.left_out) else self.refused
             kept[facts.row] = reason(facts.error)
@@ -86,6 +92,7 @@ class Findings:
             "usable": self.usable,
             "skipped": {str(row): why for row, why in sorted(self.skipped.items())},
             "refused": {str(row): why for row, why in sorted(self.refused.items())},
+            "where": {str(row): place for row, place in sorted(self.where.items())},
             "media_per_row": {_media_text(key): count for key, count in self.media.most_common()},
             "tokens": spread(self.tokens),
             "media_tokens": spread(self.media_tokens),
@@ -150,8 +157,8 @@ def page(found: Findings) -> str:
     lines += _labelled("media", [f"{_media_text(key)}: {_rows(count)}" for key, count in found.media.most_common(6)])
     lines += _labelled("tokens", _tokens(found))
     lines += _labelled("answers", _answers(found.answers))
-    lines += _labelled("skipped", _grouped(found.skipped))
-    lines += _labelled("refused", _grouped(found.refused))
+    lines += _labelled("skipped", _grouped(found.skipped, found.where))
+    lines += _labelled("refused", _grouped(found.refused, found.where))
     return "\n".join(lines)
 
 
@@ -194,14 +201,16 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
-def _grouped(rows: Mapping[int, str]) -> list[str]:
+def _grouped(rows: Mapping[int, str], where: Mapping[int, str]) -> list[str]:
+    """Group rows by what is wrong with them, and name some of each group as an editor would find them."""
     groups: dict[str, list[int]] = {}
     for row, why in sorted(rows.items()):
         groups.setdefault(why, []).append(row)
     lines = []
     for why, numbers in sorted(groups.items(), key=lambda group: -len(group[1])):
-        listed = ", ".join(map(str, numbers[:_LISTED_ROWS])) + (", …" if len(numbers) > _LISTED_ROWS else "")
-        lines.append(f"{_rows(len(numbers))} ({listed}): {printable(why)}")
+        places = [where[row].rsplit("/", 1)[-1] or f"row {row}" for row in numbers[:_LISTED_ROWS]]
+        listed = ", ".join(places) + (", …" if len(numbers) > _LISTED_ROWS else "")
+        lines.append(f"{_rows(len(numbers))} ({printable(listed)}): {printable(why)}")
     return lines
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import datasets
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -81,8 +82,8 @@ def test_check_groups_what_it_refuses_and_strict_fails(tmp_path: Path, capsys: p
     assert main(["check", str(path), "--strict"]) == 1
     out = capsys.readouterr().out
     assert "9 read, 4 usable, 0 skipped, 5 refused" in out
-    assert "2 rows (2, 5)" in out
-    assert "1 row (4): A media file does not exist" in out
+    assert "2 rows (rows.jsonl:3, rows.jsonl:6)" in out
+    assert "1 row (rows.jsonl:5): A media file does not exist" in out
     assert "1 prompts over data.max_prompt_tokens 60" in out
     assert main(["check", str(path), "data.on_bad_media=skip"]) == 0
     assert "3 skipped, 2 refused" in capsys.readouterr().out
@@ -90,6 +91,17 @@ def test_check_groups_what_it_refuses_and_strict_fails(tmp_path: Path, capsys: p
     assert "1 skipped, 4 refused" in capsys.readouterr().out
     assert main(["check", str(path), "--json", "--rows", "2"]) == 0
     assert json.loads(capsys.readouterr().out)["sources"]["data.train"]["rows"] == 2
+
+
+def test_rows_of_several_sources_are_named_by_file_and_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    for name in "ab":
+        rows = [{"problem": "How many?" if i else None, "solution": "1"} for i in range(2)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    train = {"mixture": [{"source": {"path": f"{name}.jsonl"}, "weight": 1.0} for name in "ab"]}
+    path = tmp_path / "mixed.yaml"
+    path.write_text(yaml.safe_dump({"model": {"name": "tiny:qwen2_5_vl"}, "data": {"train": train}}))
+    main(["check", str(path)])
+    assert "2 rows (a.jsonl:1, b.jsonl:1)" in capsys.readouterr().out
 
 
 def test_check_without_refusals_is_strictly_fine(tmp_path: Path):
