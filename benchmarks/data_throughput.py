@@ -45,7 +45,9 @@ QUESTION = "How many items are there in the image?"
 def picture_files(folder: Path | None, scratch: Path) -> list[Path]:
     """Give 64 picture files: those of a folder, or pictures of noise and shapes."""
     if folder is not None:
-        found = sorted(path for path in folder.resolve().rglob("*") if path.suffix.lower() in (".png", ".jpg", ".jpeg"))
+        found = sorted(
+            path for path in folder.resolve().rglob("*") if path.suffix.lower() in (".png", ".jpg", ".jpeg")
+        )
         if len(found) < PICTURES:
             raise SystemExit(f"{folder} holds {len(found)} pictures; {PICTURES} are needed")
         return found[:PICTURES]
