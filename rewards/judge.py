@@ -157,7 +157,9 @@ class Judge:
                 if match:
                     return match.group(1)
                 problem = f"no score in its reply {reply!r:.100}"
-        raise JudgeError(f"the judge at {self.url} gave no score in {self.retries + 1} tries: {problem}")
+        error = JudgeError(f"the judge at {self.url} gave no score in {self.retries + 1} tries: {problem}")
+        error.add_note("Start the judge there or correct args.url; a slow one wants longer args.request_seconds.")
+        raise error
 
     def _payload(self, text: str, pictures: list[Any]) -> bytes:
         content: Any = text

@@ -48,8 +48,12 @@ def advice_for(error: BaseException, function: Any, style: str) -> str:
         style: Whose conventions it was called by.
 
     Returns:
-        A sentence; it names the other style where the form of the completions seems to be the fault.
+        The notes of the error, where its author added any; else a sentence that names the other style where the form
+        of the completions seems to be the fault.
     """
+    notes = getattr(error, "__notes__", ())
+    if notes:
+        return " ".join(notes)
     chosen = _own(traceback.extract_tb(error.__traceback__), function)
     text, code = str(error), (chosen.line or "") if chosen else ""
     if isinstance(error, _OF_FORM):
