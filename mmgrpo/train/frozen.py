@@ -51,7 +51,8 @@ def prepare(
     """
     micros = [tuple(MicroBatch(batch=b, rows=rows_of(b).to(policy.device)) for b in step.batches) for step in steps]
     seconds: dict[str, float] = {}
-    first = next((i for i, step in enumerate(micros) if step), len(micros))
+    # by what any process learns from: the policy moves here, too, where this one has nothing to read
+    first = next((i for i, step in enumerate(steps) if step.learns), len(micros))
     if any(micros[first + 1 :]):
         start = time.perf_counter()
         for i in range(first + 1, len(micros)):

@@ -67,6 +67,20 @@ def mean_over_steps(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: _join(name, [step[name] for step in metrics if name in step]) for name in names}
 
 
+def longest(seconds: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Give the longest time of each name: all processes wait for the slowest.
+
+    Args:
+        seconds: One mapping per process, which need not have the same names.
+
+    Example:
+        >>> longest([{}, {"a": 1.0}, {"a": 2.0}])
+        {'a': 2.0}
+    """
+    names = dict.fromkeys(name for part in seconds for name in part)
+    return {name: max(part[name] for part in seconds if name in part) for name in names}
+
+
 def masked_sum(values: Float[Tensor, "K"], mask: Tensor) -> float:
     """Add up the values of trained tokens."""
     return float(values.detach().masked_fill(~mask, 0).sum())

@@ -15,7 +15,7 @@ from mmgrpo.grpo.sums import LossSums, loss_metrics
 from mmgrpo.train.backward import backward
 from mmgrpo.train.contract import TrainablePolicy
 from mmgrpo.train.frozen import MicroBatch, prepare
-from mmgrpo.train.measure import known_logprobs, masked_sum, mean_over_steps, sampling_metrics
+from mmgrpo.train.measure import known_logprobs, longest, masked_sum, mean_over_steps, sampling_metrics
 from mmgrpo.train.optimizer import Optimizer
 from mmgrpo.train.parallel import Processes
 from mmgrpo.types import OptimizerBatch, UpdateStats
@@ -87,15 +87,17 @@ def update(
             metrics.append(found | {"grad_norm": norm})
     nothing = loss_metrics([], Counts(num_tokens=0, num_sequences=0, max_completion_length=1)) | {"grad_norm": 0.0}
     found = mean_over_steps(metrics) if metrics else nothing
-    known = optimizer.processes.gather(known_logprobs([m for step in micros for m in step]))
-    found["skipped_groups"] = float(sum(step.num_skipped_groups for step in batches))  # of all processes already
-    found |= {"learning_rate": rate} | sampling_metrics([pair for part in known for pair in part]) | seconds
     tokens = sum(b.num_tokens for step in batches for b in step.batches)
+    own = (known_logprobs([m for step in micros for m in step]), tokens, seconds)
+    known, every_tokens, every_seconds = zip(*optimizer.processes.gather(own), strict=True)
+    found["skipped_groups"] = float(sum(step.num_skipped_groups for step in batches))  # of all processes already
+    found |= {"learning_rate": rate} | sampling_metrics([pair for part in known for pair in part])
+    found |= longest(every_seconds)
     return UpdateStats(
         metrics=found,
         optimizer_steps=len(metrics),
         skipped_optimizer_steps=settings.num_iterations * len(batches) - len(metrics),
-        num_tokens=settings.num_iterations * sum(optimizer.processes.gather(tokens)),
+        num_tokens=settings.num_iterations * sum(every_tokens),
         seconds=time.perf_counter() - start,
     )
 

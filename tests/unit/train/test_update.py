@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from mmgrpo.errors import TrainingError
 from mmgrpo.grpo.objective import Objective
+from mmgrpo.train.frozen import prepare
 from mmgrpo.train.optimizer import Optimizer, OptimizerSettings
 from mmgrpo.train.packing import pack
 from mmgrpo.train.schedule import Schedule
@@ -212,3 +215,10 @@ def test_finite_check_can_be_switched_off(policy, sgd, packed):
     policy.spoil = ("value", "c")
     settings = UpdateSettings(objective=Objective(), temperature=1.0, max_completion_length=16, check_finite=False)
     assert update(policy, packed(), settings=settings, optimizer=sgd).optimizer_steps == 1
+
+
+def test_old_logprobs_are_read_before_a_step_that_another_process_alone_learns_from(policy, packed, scored):
+    batches = packed(optimizer_steps=2)
+    first = replace(batches[0], batches=())  # of another process: the policy moves, and nothing of it is read here
+    micros, _ = prepare(policy, [first, batches[1]], temperature=1.0, with_reference=False)
+    assert all(micro.old_logprobs is not None for micro in micros[1])
