@@ -68,7 +68,7 @@ def limit_pixels(processor: Any, family: Family, settings: Model) -> None:
     """
     if settings.min_pixels is None and settings.max_pixels is None:
         return
-    if not family.pixel_limits:
+    if family.set_pixel_limits is None:
         raise ConfigError(
             explain(
                 f"{family.name} has no picture limit in pixels",
@@ -76,27 +76,4 @@ def limit_pixels(processor: Any, family: Family, settings: Model) -> None:
                 fix="Remove the key: the checkpoint's processor sets the size of pictures.",
             )
         )
-    set_pixel_limits(processor, settings.min_pixels, settings.max_pixels)
-
-
-def set_pixel_limits(processor: Any, min_pixels: int | None, max_pixels: int | None) -> None:
-    """Write the picture limits into the image processor itself, where saving the processor keeps them.
-
-    Args:
-        processor: A processor; one without pictures is left alone.
-        min_pixels: Smallest picture after resizing, in pixels; None keeps the checkpoint's.
-        max_pixels: Largest; None keeps the checkpoint's.
-    """
-    image = getattr(processor, "image_processor", None)
-    if image is None or (min_pixels is None and max_pixels is None):
-        return
-    size = dict(image.size) if image.size is not None else {}
-    if min_pixels is not None:
-        size["shortest_edge"] = min_pixels
-    if max_pixels is not None:
-        size["longest_edge"] = max_pixels
-        size["shortest_edge"] = min(size.get("shortest_edge", max_pixels), max_pixels)
-    image.size = size
-    for name, value in (("min_pixels", size.get("shortest_edge")), ("max_pixels", size.get("longest_edge"))):
-        if getattr(image, name, None) is not None:
-            setattr(image, name, value)
+    family.set_pixel_limits(processor, settings.min_pixels, settings.max_pixels)

@@ -23,8 +23,8 @@ from mmgrpo.data.samples import Samples
 from mmgrpo.errors import MediaError
 from mmgrpo.media.adapters import Adapters, built_in
 from mmgrpo.media.prompts import PromptBuilder
+from mmgrpo.policy.families.pixels import set_pixel_limits
 from mmgrpo.policy.families.registry import Facts, family_of
-from mmgrpo.policy.processors import set_pixel_limits
 from mmgrpo.types import Media, Sample
 
 DATA = Path(os.environ.get("MMGRPO_FIELD_DATA", "../shared/data")).absolute()

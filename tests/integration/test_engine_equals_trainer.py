@@ -17,6 +17,7 @@ PACKED = [
     "qwen3_vl",
     "qwen3",
     "idefics3",
+    "glm4v",
     "internvl",
     "llava_onevision",
     "qwen2_audio",

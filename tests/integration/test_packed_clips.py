@@ -20,7 +20,8 @@ from mmgrpo.types import Batch, Media, Sample, Sampling, Segment
 
 ANY_LENGTH = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"]
 """Families whose prompts may hold clips of several lengths and sizes."""
-FAMILIES = [*ANY_LENGTH, "internvl", "llava_onevision"]
+GLM = ["glm4v", "glm46v"]
+FAMILIES = [*ANY_LENGTH, *GLM, "internvl", "llava_onevision"]
 
 
 @pytest.fixture
@@ -56,8 +57,12 @@ MEDIA = {
     "beside text": lambda: [[clip(seed=5)], [], [picture()]],
     "two clips of one length": lambda: [[clip(), clip(seed=1)], [picture(), clip(9, seed=3), picture(4)]],
 }
+UNMIXED = ["one clip", "two clips of two lengths", "beside text"]
+"""For families that take pictures or clips in a prompt, not both."""
 ALIKE = ["one clip", "beside text", "two clips of one length"]
-CASES = [(f, shape) for f in FAMILIES for shape in (MEDIA if f in ANY_LENGTH else ALIKE)]
+"""For families whose clips of a prompt stand in one tensor."""
+SHAPES = dict.fromkeys(ANY_LENGTH, tuple(MEDIA)) | dict.fromkeys(GLM, UNMIXED) | dict.fromkeys(FAMILIES[-2:], ALIKE)
+CASES = [(family, shape) for family in FAMILIES for shape in SHAPES[family]]
 
 
 @pytest.mark.parametrize(("family", "shape"), CASES)

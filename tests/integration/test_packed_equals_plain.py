@@ -15,7 +15,7 @@ from mmgrpo.rollout.local import LocalEngine
 from mmgrpo.types import Sampling
 
 QWEN = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"]
-VISION = [*QWEN, "idefics3", "smolvlm", "gemma3", "internvl", "llava_onevision"]
+VISION = [*QWEN, "glm4v", "idefics3", "smolvlm", "gemma3", "internvl", "llava_onevision"]
 TOWERS = ["gemma3", "internvl", "llava_onevision"]
 ENCODERS = dict.fromkeys(TOWERS, "model.vision_tower") | dict.fromkeys(["idefics3", "smolvlm"], "model.vision_model")
 FAMILIES = [*VISION, "qwen2_5_omni", "qwen2_audio", "qwen3"]

@@ -61,6 +61,17 @@ def _count_features(prompt: Prompt, config: Any) -> Mapping[str, int]:
     return dict.fromkeys(("image", "video"), 0 if pixels is None else len(pixels) * _features_per_tile(config))
 
 
+def _limit_tiles(processor: Any, min_pixels: int | None, max_pixels: int | None) -> None:
+    """Write the limits of a picture as numbers of tiles, beside which stands one of the whole picture."""
+    image = processor.image_processor
+    tile = image.size["height"] * image.size["width"]
+    if max_pixels is not None:
+        image.max_patches = max(1, max_pixels // tile)
+    if min_pixels is not None:
+        image.min_patches = max(1, min_pixels // tile)
+    image.min_patches = min(image.min_patches, image.max_patches)
+
+
 def _processor(size: Mapping[str, int], image_seq_length: int) -> Any:
     from transformers import GotOcr2ImageProcessor, InternVLProcessor, InternVLVideoProcessor
 
@@ -124,6 +135,7 @@ FAMILY = Family(
     encode=_encode,
     media_tokens=lambda config: dict.fromkeys(("image", "video"), (config.image_token_id,)),
     count_features=_count_features,
+    set_pixel_limits=_limit_tiles,
     tiny=_tiny,
 )
 """The record."""

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from mmgrpo.policy.compat import media_base
 from mmgrpo.policy.families.embedding import embed_prompts, features_of
+from mmgrpo.policy.families.pixels import set_pixel_limits
 from mmgrpo.policy.families.qwen_audio import (
     AUDIO_KEYS,
     audio_tower_config,
@@ -167,7 +168,7 @@ FAMILY = Family(
     count_features=_count_features,
     row_positions=_row_positions,
     sound_in_clips=True,
-    pixel_limits=True,
+    set_pixel_limits=set_pixel_limits,
     tiny=_tiny,
 )
 """The record."""

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from mmgrpo.policy.compat import joined
 from mmgrpo.policy.families.mrope import after_videos, timed
+from mmgrpo.policy.families.pixels import set_pixel_limits
 from mmgrpo.policy.families.qwen_vl_tiny import tiny_qwen2_5_vl, tiny_qwen2_vl, tiny_qwen3_vl
 from mmgrpo.policy.families.record import Encoded, Family, Key, Placed, join_inputs
 from mmgrpo.types import Prompt
@@ -28,7 +29,7 @@ VISUAL_KEYS = {
     "mm_token_type_ids": Key(feeds="language", join="tokens"),
 }
 """Keys of pictures and videos, which all Qwen families share."""
-_PARTS = {
+PARTS = {
     "vision": ("model.visual.",),
     "projector": ("model.visual.merger.", "model.visual.deepstack_merger_list."),
     "language": ("model.language_model.", "lm_head."),
@@ -82,7 +83,7 @@ def _encode(model: Any, prompts: Sequence[Prompt]) -> list[Encoded]:
         masks, layers = visual.split(lengths), deep.split(lengths, dim=1)
         extras = [{"visual": m, "deepstack": d[:, m]} for m, d in zip(masks, layers, strict=True)]
     return [
-        Encoded(embeddings=e, positions=_positions(model, p).to(device), extras=x)
+        Encoded(embeddings=e, positions=mrope_positions(model, p).to(device), extras=x)
         for p, e, x in zip(prompts, embeddings.split(lengths), extras, strict=True)
     ]
 
@@ -106,7 +107,7 @@ def _language_inputs(placed: Sequence[Placed], shape: tuple[int, int]) -> dict[s
     return {"visual_pos_masks": mask, "deepstack_visual_embeds": list(torch.cat(deep, dim=1))}
 
 
-def _positions(model: Any, prompt: Prompt) -> Int[Tensor, "3 P"]:
+def mrope_positions(model: Any, prompt: Prompt) -> Int[Tensor, "3 P"]:
     """M-RoPE positions of the prompt alone; the model's cached ``rope_deltas`` belong to another prompt."""
     types = prompt.model_inputs.get("mm_token_type_ids")
     if types is None or not bool(torch.as_tensor(types).any()):
@@ -152,7 +153,7 @@ def _row_positions(model: Any, prompt: Prompt, length: int) -> Int[Tensor, "3 1 
     """Positions of a plain row with videos; without, transformers' own are right."""
     if "video_grid_thw" not in prompt.model_inputs:
         return None
-    positions = _positions(model, prompt)
+    positions = mrope_positions(model, prompt)
     more = positions.max() + 1 + torch.arange(length)
     return torch.cat([positions, more.expand(3, -1)], dim=1)[:, None]
 
@@ -161,7 +162,7 @@ def _family(name: str, tiny: Any) -> Family:
     return Family(
         name=name,
         kinds=frozenset({"image", "video"}),
-        parts=_PARTS,
+        parts=PARTS,
         keys=VISUAL_KEYS,
         decoder="model.language_model",
         axes=3,
@@ -171,7 +172,7 @@ def _family(name: str, tiny: Any) -> Family:
         count_features=count_visual_features,
         language_inputs=_language_inputs,
         row_positions=_row_positions,
-        pixel_limits=True,
+        set_pixel_limits=set_pixel_limits,
         tiny=tiny,
     )
 

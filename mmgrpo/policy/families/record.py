@@ -93,8 +93,9 @@ class Family:
     """Prefixes of parameters that never learn (tables of sines), whatever is set free."""
     sound_in_clips: bool = False
     """Whether the sound of a clip stands inside the clip, moment by moment, where the processor can lay it out so."""
-    pixel_limits: bool = False
-    """Whether its picture processor takes areas in pixels (``model.min_pixels``, ``model.max_pixels``)."""
+    set_pixel_limits: Callable[[Any, int | None, int | None], None] | None = None
+    """Writes ``model.min_pixels`` and ``model.max_pixels`` (None keeps the checkpoint's) into its processor; None: it
+    has no such limits."""
     tiny: Callable[[Mapping[str, int], int], tuple[nn.Module, Any]] | None = None
     """Build a twin of about one million parameters and its processor from size overrides and a seed."""
 

@@ -235,6 +235,21 @@ def test_pixel_limits_reach_the_processor_and_its_saved_copy(tmp_path, tiny_poli
         tiny_policy("qwen3", max_pixels=1000)
 
 
+@pytest.mark.parametrize(
+    ("family", "area", "most"), [("glm4v", 28 * 28, 16), ("glm46v", 28 * 28, 16), ("internvl", 56 * 56 // 4, 20)]
+)
+def test_pixel_limits_count_each_pixel_of_a_picture_once(family, area, most, tiny_policy, make_prompt, make_picture):
+    """GLM's processor takes a picture for two frames; InternVL's has tiles, and one of the whole picture."""
+    sizes = {"image_size": 56} if family == "internvl" else None
+    free, limited = (tiny_policy(family, sizes=sizes, max_pixels=limit) for limit in (None, 16 * area))
+    counts = []
+    for policy in (free, limited):
+        prompt = make_prompt(policy, images=[make_picture(448, 448)])
+        counts.append(policy.facts.count_media_tokens(prompt.token_ids)["image"])
+    assert counts[0] >= 2 * most
+    assert counts[1] == most
+
+
 def test_device_and_dtype_are_chosen_or_refused():
     assert choose_dtype("auto", torch.device("cpu")) is torch.float32
     assert choose_dtype("bfloat16", torch.device("cpu")) is torch.bfloat16

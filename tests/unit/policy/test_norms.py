@@ -88,7 +88,17 @@ def test_norms_of_another_formula_are_left_alone(norm):
 
 @pytest.mark.parametrize(
     "family",
-    ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3", "idefics3", "internvl", "llava_onevision", "qwen2_5_omni"],
+    [
+        "qwen2_vl",
+        "qwen2_5_vl",
+        "qwen3_vl",
+        "qwen3",
+        "glm4v",
+        "idefics3",
+        "internvl",
+        "llava_onevision",
+        "qwen2_5_omni",
+    ],
 )
 def test_the_language_models_of_these_families_have_such_norms(family, tiny_policy):
     policy = tiny_policy(family)

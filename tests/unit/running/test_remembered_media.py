@@ -34,12 +34,14 @@ READS = {
     "idefics3": ("image",),
     "smolvlm": ("image",),
     "gemma3": ("image",),
+    "glm4v": ("image", "video"),
+    "glm46v": ("image", "video"),
     "internvl": ("image", "video"),
     "llava_onevision": ("image", "video"),
     "qwen2_audio": ("audio",),
     "qwen2_5_omni": ("image", "audio", "video"),
 }
-ALONE = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen2_5_omni", "internvl")
+ALONE = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen2_5_omni", "glm4v", "glm46v", "internvl")
 KINDS = [(family, kind) for family, kinds in READS.items() for kind in kinds]
 
 
