@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mmgrpo.config.learn import Loss
 from mmgrpo.grpo.advantages import group_advantages
-from mmgrpo.running.quota import Quota
+from mmgrpo.running.quota import Quota, with_equal_names
 from mmgrpo.running.run import Run
 from mmgrpo.types import Group, OptimizerBatch, Prompt, Sampling, ScoredGroup, UpdateStats
 
@@ -82,7 +82,7 @@ def collect(parts: Parts, quota: Quota, step: int) -> list[ScoredGroup]:
         prompts = parts.take(want.prompts)
         groups = parts.generate(prompts, want.counts, parts.sampling)
         scored = quota.merge(scored, parts.share(parts.score(groups, step)))
-    return scored
+    return with_equal_names(scored)
 
 
 def advantages(scored: Sequence[ScoredGroup], loss: Loss) -> list[Tensor]:

@@ -8,7 +8,7 @@ This module does not know how any of these is made.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -121,6 +121,8 @@ class ScoredGroup:
     """Weighted sum over the rewards, float64; NaN where no reward applies."""
     rewards: Mapping[str, Float[Tensor, "G"]]
     """Each reward's own value by name, unweighted, float64; NaN where it does not apply."""
+    extra: Mapping[str, Sequence[Any]] = field(default_factory=dict[str, Sequence[Any]])
+    """What rewards logged beside their values (``log_extra``), by name: one value per completion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

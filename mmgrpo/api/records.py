@@ -127,8 +127,7 @@ class Records:
     def write_completions(self, step: int, scored: Sequence[ScoredGroup]) -> None:
         """Write a sample of completions with their advantages."""
         found = advantages(scored, self.assembly.config.loss)
-        extra = self.assembly.rewards.extra_columns()
-        self.completions.write(step, scored, [a.tolist() for a in found], extra)
+        self.completions.write(step, scored, [a.tolist() for a in found])
 
     def write_report(self, report: Report) -> None:
         """Write an evaluation of the run, and a row of its metrics."""

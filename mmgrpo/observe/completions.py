@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -42,15 +41,13 @@ class CompletionsWriter:
         step: int,
         scored: Sequence[ScoredGroup],
         advantages: Sequence[Sequence[float]],
-        extra: Mapping[str, Sequence[Any]] | None = None,
     ) -> Path | None:
         """Write the sample of one step.
 
         Args:
             step: The step, which names the file.
-            scored: The groups of the step.
+            scored: The groups of the step; what rewards logged of them is written as text.
             advantages: Per group, one number per completion.
-            extra: Columns that rewards logged: one value per completion of the step, written as text.
 
         Returns:
             The file; None where there is nothing to write.
@@ -63,7 +60,7 @@ class CompletionsWriter:
         path = self.folder / f"step_{step:06d}.{self._format}"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            rows = list(self._rows(step, scored, advantages, extra or {}))
+            rows = list(self._rows(step, scored, advantages))
             write_atomic(path, _jsonl(rows) if self._format == "jsonl" else _parquet(rows))
         except OSError as error:
             raise cannot_write(path, error) from error
@@ -74,11 +71,9 @@ class CompletionsWriter:
         step: int,
         scored: Sequence[ScoredGroup],
         advantages: Sequence[Sequence[float]],
-        extra: Mapping[str, Sequence[Any]],
     ) -> Iterator[dict[str, Any]]:
         lengths = [len(group.group.completions) for group in scored]
-        starts = [0, *accumulate(lengths)]
-        whole = {name: values for name, values in extra.items() if len(values) == starts[-1]}
+        logged = dict.fromkeys(name for group in scored for name in group.extra)
         for group, index in _chosen(lengths, self._limit):
             found, completion = scored[group], scored[group].group.completions[index]
             prompt = found.group.prompt
@@ -92,7 +87,7 @@ class CompletionsWriter:
                 "rewards": {name: _number(values[index]) for name, values in found.rewards.items()},
                 "total": _number(found.totals[index]),
                 "advantage": _number(advantages[group][index]),
-                **{f"extra/{name}": encodable(str(values[starts[group] + index])) for name, values in whole.items()},
+                **{f"extra/{name}": _logged(found, name, index) for name in logged},
             }
 
     def _media(self, prompt: Prompt, stem: str) -> Iterator[str]:
@@ -122,6 +117,10 @@ def _chosen(lengths: Sequence[int], limit: int) -> Iterator[tuple[int, int]]:
 def _file(source: Any) -> str:
     """Give a path or address as text; nothing for content (bytes, arrays, data addresses)."""
     return str(source) if isinstance(source, str | Path) and not str(source).startswith("data:") else ""
+
+
+def _logged(found: ScoredGroup, name: str, index: int) -> str | None:
+    return encodable(str(found.extra[name][index])) if name in found.extra else None
 
 
 def _completion(completion: Completion) -> dict[str, Any]:

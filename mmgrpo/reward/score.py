@@ -21,7 +21,7 @@ from mmgrpo.config.learn import Reward
 from mmgrpo.errors import ConfigError, counted, explain
 from mmgrpo.reward.calling import check_columns
 from mmgrpo.reward.columns import Table, table
-from mmgrpo.reward.compose import Moments, combine, group_spread, scale_group, scale_running
+from mmgrpo.reward.compose import Moments, combine, scale_group, scale_running
 from mmgrpo.reward.demands import RowSource, check_rows
 from mmgrpo.reward.run import Loop
 from mmgrpo.reward.term import Scores, Term, make_term
@@ -55,7 +55,6 @@ class RewardSum:
         self.terms, self._loop = tuple(terms), loop or Loop()
         self._moments = {term.name: Moments() for term in terms if term.scale == "running"}
         self._metrics: dict[str, float] = {}
-        self._extra: dict[str, list[Any]] = {}
         self._columns: tuple[str, ...] = ()
         self._warned = False
         self.gather: Callable[[Float[Tensor, "S"]], list[Float[Tensor, "S"]]] = lambda values: [values]
@@ -154,11 +153,17 @@ class RewardSum:
         skipped = {row for s in scores for group in s.skipped for row in range(*rows.bounds[group])}
         totals[list(skipped)] = torch.nan
         self._warn_if_none_applies(totals, skipped, rows)
-        self._note(scores, values, rows)
+        self._note(scores)
         for term, s in zip(self.terms, scores, strict=True):
             values |= {f"{term.name}/{key}": _tensor(column) for key, column in s.metrics.items()}
+        extra = {key: column for s in scores for key, column in s.extra.items() if len(column) == rows.rows}
         return [
-            ScoredGroup(group=group, totals=totals[a:b], rewards={name: v[a:b] for name, v in values.items()})
+            ScoredGroup(
+                group=group,
+                totals=totals[a:b],
+                rewards={name: v[a:b] for name, v in values.items()},
+                extra={name: column[a:b] for name, column in extra.items()},
+            )
             for group, (a, b) in zip(groups, rows.bounds, strict=True)
         ]
 
@@ -166,14 +171,10 @@ class RewardSum:
         """Numbers of the last call that values alone do not show.
 
         Returns:
-            For each reward ``rewards/{name}/group_std`` (mean spread inside groups, unweighted), ``/seconds``,
-            ``/none_share`` and ``/errors`` (groups left out), and whatever rewards logged with ``log_metric``.
+            For each reward ``rewards/{name}/seconds`` and ``/errors`` (groups left out), and whatever rewards logged
+            with ``log_metric``.
         """
         return dict(self._metrics)
-
-    def extra_columns(self) -> dict[str, list[Any]]:
-        """What rewards logged with ``log_extra`` in the last call: one value per completion."""
-        return dict(self._extra)
 
     def state(self) -> dict[str, Any]:
         """Running means, for a checkpoint."""
@@ -216,16 +217,13 @@ class RewardSum:
             return scale_running(values, self._moments[term.name])
         return values
 
-    def _note(self, scores: Sequence[Scores], values: Mapping[str, Float[Tensor, "S"]], rows: Table) -> None:
-        self._metrics, self._extra = {}, {}
+    def _note(self, scores: Sequence[Scores]) -> None:
+        self._metrics = {}
         for term, s in zip(self.terms, scores, strict=True):
             name = f"rewards/{term.name}"
-            self._metrics[f"{name}/group_std"] = group_spread(values[term.name], rows.bounds)
-            self._metrics[f"{name}/none_share"] = float(values[term.name].isnan().double().mean())
             self._metrics[f"{name}/seconds"] = s.seconds
             self._metrics[f"{name}/errors"] = float(len(s.skipped))
             self._metrics |= s.logged
-            self._extra |= {key: column for key, column in s.extra.items() if len(column) == rows.rows}
 
     def _warn_if_none_applies(self, totals: Float[Tensor, "S"], skipped: set[int], rows: Table) -> None:
         lost = [row for row, total in enumerate(totals.tolist()) if math.isnan(total) and row not in skipped]

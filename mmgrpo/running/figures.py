@@ -5,13 +5,16 @@ Pure functions of what the step produced.
 
 from __future__ import annotations
 
+import math
 import resource
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
 
 import torch
 
 from mmgrpo.grpo.advantages import reward_statistics
+from mmgrpo.reward.compose import group_spread
 from mmgrpo.train.measure import mean_over_steps
 from mmgrpo.types import ScoredGroup, UpdateStats
 
@@ -44,13 +47,20 @@ def reward_figures(scored: Sequence[ScoredGroup]) -> dict[str, float]:
     """Totals and each reward's own mean and spread.
 
     ``reward_std`` is the mean over groups of the standard deviation inside a group, as in TRL; that over the whole
-    batch is ``reward_batch_std``. A batch can spread while no group does, and then nothing is learned.
+    batch is ``reward_batch_std``. A batch can spread while no group does, and then nothing is learned. Of each reward
+    ``…/group_std`` is the mean spread inside groups, and ``…/none_share`` the share of completions that it does not
+    apply to.
     """
     totals = torch.cat([s.totals for s in scored])
     group = torch.repeat_interleave(torch.arange(len(scored)), torch.tensor([len(s.totals) for s in scored]))
     figures = dict(reward_statistics(totals, group).metrics())
+    bounds = list(pairwise(accumulate(map(len, (s.totals for s in scored)), initial=0)))
     for name in scored[0].rewards:
         values = torch.cat([s.rewards[name] for s in scored])
+        figures[f"rewards/{name}/none_share"] = float(values.isnan().double().mean())
+        spread = group_spread(values, bounds)
+        if not math.isnan(spread):
+            figures[f"rewards/{name}/group_std"] = spread
         values = values[~values.isnan()]
         if len(values):
             figures[f"rewards/{name}/mean"] = float(values.mean())

@@ -6,7 +6,7 @@ Counts groups and compares totals; knows no engine and no rewards.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mmgrpo.config.schema import Config
 from mmgrpo.types import ScoredGroup
@@ -112,6 +112,21 @@ def quota_of(config: Config, *, world: int = 1) -> Quota:
     return Refill(
         prompts=prompts, completions=rollout.num_generations, world=world, resamples=rollout.max_resample_times
     )
+
+
+def with_equal_names(scored: Sequence[ScoredGroup]) -> list[ScoredGroup]:
+    """Give every group the same rewards, NaN where it has none: what a reward says may differ from call to call.
+
+    Args:
+        scored: Groups of several rollouts or processes.
+    """
+    names = dict.fromkeys(name for group in scored for name in group.rewards)
+    if all(len(group.rewards) == len(names) for group in scored):
+        return list(scored)
+    return [
+        replace(group, rewards={name: group.rewards.get(name, group.totals * float("nan")) for name in names})
+        for group in scored
+    ]
 
 
 def teaches(scored: ScoredGroup) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from mmgrpo.train.parallel import Processes
 from mmgrpo.types import ScoredGroup
@@ -31,7 +32,7 @@ class Exchange:
             own: Those of this process.
 
         Returns:
-            All; those of others without media, tensors and columns.
+            All; those of others without pixels, tensors and columns.
         """
         self._own.append(frozenset(scored.group.prompt.occurrence for scored in own))
         if self._processes.world == 1:
@@ -49,7 +50,8 @@ class Exchange:
 def _light(scored: ScoredGroup) -> ScoredGroup:
     group, prompt = scored.group, scored.group.prompt
     media = tuple(replace(medium, data=None) for medium in prompt.media)
-    sample = replace(prompt.sample, media=(), extras={})
+    named = tuple(replace(m, source=m.source if isinstance(m.source, Path) else None) for m in prompt.sample.media)
+    sample = replace(prompt.sample, media=named, extras={})
     prompt = replace(prompt, sample=sample, model_inputs={}, media=media)
     completions = tuple(
         replace(
@@ -58,4 +60,5 @@ def _light(scored: ScoredGroup) -> ScoredGroup:
         )
         for one in group.completions
     )  # fmt: skip
-    return replace(scored, group=replace(group, prompt=prompt, completions=completions))
+    extra = {name: [str(value) for value in column] for name, column in scored.extra.items()}
+    return replace(scored, group=replace(group, prompt=prompt, completions=completions), extra=extra)

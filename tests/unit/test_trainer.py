@@ -7,7 +7,8 @@ import torch
 
 from mmgrpo.config.learn import Loss
 from mmgrpo.errors import RewardError
-from mmgrpo.running.quota import Quota, Refill, Want, teaches
+from mmgrpo.running.figures import reward_figures
+from mmgrpo.running.quota import Quota, Refill, Want, teaches, with_equal_names
 from mmgrpo.trainer import Parts, advantages, collect, fit
 from mmgrpo.types import Prompt, Sample, Sampling, UpdateStats
 
@@ -192,3 +193,12 @@ def test_the_scale_is_that_of_the_loss_section(make_scored):
     scored = [make_scored("a", [0.0, 2.0])]
     (by_group,) = advantages(scored, Loss())
     assert by_group.tolist() == pytest.approx([-1 / (2**0.5 + 1e-4), 1 / (2**0.5 + 1e-4)])
+
+
+def test_groups_of_which_a_reward_said_different_things_are_compared_by_all_of_them(make_scored):
+    groups = [make_scored("a", [1.0, 2.0], rewards={"r": [1.0, 2.0], "r/odd": [3.0, 3.0]}), make_scored("b", [0.0])]
+    groups[1] = replace(groups[1], rewards={"r": torch.zeros(1)})
+    found = with_equal_names(groups)
+    assert [list(group.rewards) for group in found] == [["r", "r/odd"]] * 2
+    assert found[1].rewards["r/odd"].isnan().all()
+    assert reward_figures(found)["rewards/r/odd/mean"] == 3.0

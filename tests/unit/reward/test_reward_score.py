@@ -10,6 +10,7 @@ from mmgrpo.config.learn import Reward
 from mmgrpo.errors import ConfigError, RewardError
 from mmgrpo.reward.paste import pasted_group
 from mmgrpo.reward.score import RewardSum
+from mmgrpo.running.figures import reward_figures
 
 GROUPS = [pasted_group(["1", "22"], answer=1, id="a"), pasted_group(["333", "4444"], answer=3, id="b")]
 
@@ -197,14 +198,14 @@ def test_metrics_show_spread_inside_groups_and_what_rewards_log():
         return [1.0 if i == "a" else 4.0 for i in ids]
 
     scorer = RewardSum.from_config([], Path(), [varied, cancels])
-    scorer.score(GROUPS)
-    metrics = scorer.metrics()
-    assert metrics["rewards/varied/group_std"] == pytest.approx(2**0.5 / 2)
-    assert metrics["rewards/cancels/group_std"] == 0.0
-    assert metrics["rewards/varied/none_share"] == 0.0
+    scored = scorer.score(GROUPS)
+    figures, metrics = reward_figures(scored), scorer.metrics()
+    assert figures["rewards/varied/group_std"] == pytest.approx(2**0.5 / 2)
+    assert figures["rewards/cancels/group_std"] == 0.0
+    assert figures["rewards/varied/none_share"] == 0.0
     assert metrics["rewards/varied/seconds"] >= 0.0
     assert metrics["mine/x"] == 3.0
-    assert scorer.extra_columns() == {"note": ["1", "22", "333", "4444"]}
+    assert [group.extra for group in scored] == [{"note": ["1", "22"]}, {"note": ["333", "4444"]}]
 
 
 def test_missing_columns_are_found_before_training():

@@ -80,7 +80,7 @@ def test_trl_functions_and_callable_objects_run_unchanged(tmp_path):
     assert group.rewards["accuracy_reward"].tolist() == [1.0, 0.0]
     assert group.rewards["repetition_penalty_reward"].tolist() == [20.0, 4.0]
     assert scores.metrics()["trl_metric"] == 0.5
-    assert scores.extra_columns() == {"solution": ["3", "3"]}
+    assert group.extra == {"solution": ["3", "3"]}
 
 
 def test_swift_classes_run_unchanged_without_ms_swift(tmp_path):

@@ -32,7 +32,8 @@ def test_each_reward_has_its_own_mean_and_spread_where_it_applies(make_scored):
     assert figures["rewards/x/std"] == pytest.approx(math.sqrt(2))
     assert figures["rewards/once/mean"] == 2.0
     assert figures["rewards/once/std"] == 0.0
-    assert not [name for name in figures if "never" in name]
+    assert {name: value for name, value in figures.items() if "never" in name} == {"rewards/never/none_share": 1.0}
+    assert figures["rewards/once/none_share"] == 0.5
 
 
 def test_r13_the_share_of_truncated_completions_is_logged(make_scored):
