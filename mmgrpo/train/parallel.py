@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -17,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from mmgrpo.errors import ConfigError, explain
+from mmgrpo.errors import ConfigError, TrainingError, explain
 
 Value = TypeVar("Value")
 
@@ -45,12 +46,33 @@ class Processes:
 
         Args:
             value: Anything that can be pickled; tensors on the CPU.
+
+        Raises:
+            TrainingError: Another process has ended.
         """
         if self.world == 1:
             return [value]
         found: list[Any] = [None] * self.world
-        dist.all_gather_object(found, value)
+        with self._others():
+            dist.all_gather_object(found, value)
         return found
+
+    @contextmanager
+    def _others(self) -> Generator[None]:
+        """Say in one sentence that another process is gone: why, that one has told itself."""
+        try:
+            yield
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            raise TrainingError(
+                explain(
+                    "Another process of this run has ended, or cannot be reached",
+                    where=f"process {self.rank + 1} of {self.world}",
+                    got=str(error).splitlines()[0][:160],
+                    fix="Mend what the message of that process says, beside this one or in its log.",
+                )
+            ) from error
 
     def as_first(self, value: Value) -> Value:
         """Give every process the first one's value."""
@@ -65,12 +87,16 @@ class Processes:
 
         Args:
             tensors: The same shapes in the same order everywhere.
+
+        Raises:
+            TrainingError: Another process has ended.
         """
         if self.world == 1:
             return
         for bucket in _buckets(tensors):
             flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
-            dist.all_reduce(flat)
+            with self._others():
+                dist.all_reduce(flat)
             for tensor, part in zip(bucket, flat.split([t.numel() for t in bucket]), strict=True):
                 tensor.copy_(part.view_as(tensor))
 
@@ -82,17 +108,34 @@ def open_processes() -> Processes:
         This process among them.
 
     Raises:
-        ConfigError: There are fewer GPUs here than processes.
+        ConfigError: There are fewer GPUs here than processes, or the environment speaks of several and says not how
+            they are reached.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    joined = dist.is_available() and dist.is_initialized()
+    if not joined and os.environ.get("WORLD_SIZE", "1") in ("", "1"):
         return Processes()
-    if not dist.is_initialized():
+    if not joined:
         gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if gpus:
             torch.cuda.set_device(_own_gpu(gpus))
-        dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo", timeout=_PATIENCE)
+        _join("cpu:gloo,cuda:nccl" if gpus else "gloo")
         atexit.register(dist.destroy_process_group)
     return Processes(rank=dist.get_rank(), world=dist.get_world_size())
+
+
+def _join(backend: str) -> None:
+    try:
+        dist.init_process_group(backend, timeout=_PATIENCE)
+    except (ValueError, RuntimeError) as error:
+        raise ConfigError(
+            explain(
+                "The other processes of the run cannot be joined",
+                where=f"WORLD_SIZE {os.environ.get('WORLD_SIZE')} in the environment",
+                expected="what torchrun sets: RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT",
+                got=str(error).splitlines()[0][:160],
+                fix="Start with torchrun --nproc-per-node N -m mmgrpo train …; for one process unset WORLD_SIZE.",
+            )
+        ) from error
 
 
 def _own_gpu(gpus: int) -> int:

@@ -82,6 +82,47 @@ def test_two_processes_are_one(yaml_file, reward_file, tmp_path):
     assert_same_run(tmp_path / "one", tmp_path / "two")
 
 
+LOGS = '''
+def some(completions, answer, log_extra):
+    """Equal in the groups of even answers, so that one process at times has nothing to learn from."""
+    log_extra("shout", [text.upper() for text in completions])
+    even = [int("".join(c for c in str(a) if c.isdigit())) % 2 == 0 for a in answer]
+    return [0.5 if e else len(text) % 5 for text, e in zip(completions, even)]
+
+def fails(completions, trainer_state):
+    import os
+    if os.environ["RANK"] == "1" and trainer_state.global_step == 1:
+        raise ValueError("a fault of one process")
+    return [float(len(text) % 5) for text in completions]
+'''
+
+
+def test_a_process_with_less_to_learn_from_changes_nothing(yaml_file, tmp_path):
+    (tmp_path / "logs.py").write_text(LOGS)
+    settings = {"num_steps": 3, "prompts_per_step": 2, "optimizer_steps": 2, "save_steps": 3, "optim": "sgd"}
+    yaml = yaml_file(
+        rewards=[{"fn": f"{tmp_path / 'logs.py'}:some"}], train=settings, loss={"num_iterations": 2, "beta": 0.0}
+    )
+    for name, world in (("one", 1), ("two", 2)):
+        launch(yaml, f"train.output_dir={tmp_path / name}", world=world)
+    assert_same_run(tmp_path / "one", tmp_path / "two")
+    for file in sorted((tmp_path / "one" / "completions").glob("*.jsonl")):
+        pages = [file, tmp_path / "two" / "completions" / file.name]
+        one, two = ([json.loads(line) for line in page.read_text().splitlines()] for page in pages)
+        assert [row["extra/shout"] for row in two] == [row["completion"].upper() for row in one]
+        assert all(row["media"] for row in two)
+
+
+def test_a_process_that_fails_ends_the_others_with_a_sentence(yaml_file, tmp_path):
+    (tmp_path / "logs.py").write_text(LOGS)
+    yaml = yaml_file(rewards=[{"fn": f"{tmp_path / 'logs.py'}:fails"}], train={"save_steps": 1})
+    code, told = run(yaml, world=2)
+    assert code == 2
+    assert "a fault of one process" in told
+    assert "Another process of this run has ended" in told
+    assert "Traceback" not in told
+
+
 def test_a_run_of_two_processes_goes_on_in_one_and_the_other_way_round(yaml_file, tmp_path):
     steady = ["train.lr_scheduler_type=constant"]
     yaml = yaml_file(**SETTINGS)
