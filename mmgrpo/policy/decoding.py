@@ -160,7 +160,7 @@ class CacheDecoder:
         group = torch.tensor(_groups(counts)).to(device)
         self.first_logits = module.head(hidden[:, -1]).index_select(0, group)
         self._next_position = torch.stack([e.positions.max() + 1 for e in encoded]).index_select(0, group)
-        self._cache.batch_select_indices(group)
+        self._cache.reorder_cache(group)  # layers with a recurrent state have this one alone
         self._mask = self._mask.index_select(0, group)
 
     def _prefill(self, encoded: list[Encoded]) -> Float[Tensor, "N L D"]:
@@ -193,7 +193,7 @@ class CacheDecoder:
     def keep(self, rows: Sequence[int]) -> None:
         """Drop all rows but these."""
         index = torch.tensor(rows).to(self._mask.device)
-        self._cache.batch_select_indices(index)
+        self._cache.reorder_cache(index)
         self._mask, self._next_position = self._mask[index], self._next_position[index]
 
 

@@ -23,7 +23,8 @@ PACKED = [
     "qwen2_audio",
     "qwen2_5_omni",
 ]
-FORMS = [*[(family, layout) for family in PACKED for layout in ("packed", "rows")], ("gemma3", "rows")]
+ROWS = ["gemma3", "qwen3_5"]
+FORMS = [*[(f, layout) for f in PACKED for layout in ("packed", "rows")], *[(f, "rows") for f in ROWS]]
 CUTS = {"top_p": 0.8, "top_k": 40, "min_p": 0.02, "repetition_penalty": 1.3}
 STOPS = ("e", "7", "<", "a", "o", "n")
 

@@ -15,11 +15,11 @@ from mmgrpo.rollout.local import LocalEngine
 from mmgrpo.types import Sampling
 
 QWEN = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"]
-VISION = [*QWEN, "glm4v", "idefics3", "smolvlm", "gemma3", "internvl", "llava_onevision"]
+VISION = [*QWEN, "qwen3_5", "glm4v", "idefics3", "smolvlm", "gemma3", "internvl", "llava_onevision"]
 TOWERS = ["gemma3", "internvl", "llava_onevision"]
 ENCODERS = dict.fromkeys(TOWERS, "model.vision_tower") | dict.fromkeys(["idefics3", "smolvlm"], "model.vision_model")
 FAMILIES = [*VISION, "qwen2_5_omni", "qwen2_audio", "qwen3"]
-SHARED = [family for family in FAMILIES if family != "gemma3"]
+SHARED = [family for family in FAMILIES if family not in ("gemma3", "qwen3_5")]
 """Families whose attention can be shared over a group."""
 LOGPROB_BOUND = 1e-5
 GRADIENT_BOUND = 1e-4
@@ -176,7 +176,7 @@ def test_both_forms_of_attention_are_exact(family, form, tiny_policy, batch_of, 
 def test_videos_and_pictures_in_one_batch_are_exact(tiny_policy, make_prompt, make_picture, make_batch):
     import numpy as np
 
-    for family in QWEN:
+    for family in (*QWEN, "qwen3_5"):
         policy = tiny_policy(family)
         clip = np.stack([np.asarray(make_picture(seed=s)) for s in range(4)])
         prompts = [

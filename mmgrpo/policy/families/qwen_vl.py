@@ -1,4 +1,7 @@
-"""Qwen2-VL, Qwen2.5-VL and Qwen3-VL: M-RoPE on three axes, a window-merging picture and video encoder.
+"""Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5: M-RoPE on three axes, a window-merging picture and video encoder.
+
+Most layers of Qwen3.5 carry a state from token to token (gated delta rule) instead of attending: a group shares no
+attention (``rows``), while pictures still pass the encoder once per prompt.
 
 Source: Qwen2-VL, arXiv:2409.12191, section 2.1 (M-RoPE); Qwen3-VL adds deepstack features to the first layers.
 """
@@ -16,8 +19,8 @@ from torch import Tensor
 from mmgrpo.policy.compat import joined
 from mmgrpo.policy.families.mrope import after_videos, timed
 from mmgrpo.policy.families.pixels import set_pixel_limits
-from mmgrpo.policy.families.qwen_vl_tiny import tiny_qwen2_5_vl, tiny_qwen2_vl, tiny_qwen3_vl
-from mmgrpo.policy.families.record import Encoded, Family, Key, Placed, join_inputs
+from mmgrpo.policy.families.qwen_vl_tiny import tiny_qwen2_5_vl, tiny_qwen2_vl, tiny_qwen3_5, tiny_qwen3_vl
+from mmgrpo.policy.families.record import Encoded, Family, Key, Layout, Placed, join_inputs
 from mmgrpo.types import Prompt
 
 VISUAL_KEYS = {
@@ -158,7 +161,7 @@ def _row_positions(model: Any, prompt: Prompt, length: int) -> Int[Tensor, "3 1 
     return torch.cat([positions, more.expand(3, -1)], dim=1)[:, None]
 
 
-def _family(name: str, tiny: Any) -> Family:
+def _family(name: str, tiny: Any, layout: Layout = "packed") -> Family:
     return Family(
         name=name,
         kinds=frozenset({"image", "video"}),
@@ -166,7 +169,7 @@ def _family(name: str, tiny: Any) -> Family:
         keys=VISUAL_KEYS,
         decoder="model.language_model",
         axes=3,
-        layout="packed",
+        layout=layout,
         encode=_encode,
         media_tokens=_media_tokens,
         count_features=count_visual_features,
@@ -181,6 +184,7 @@ FAMILIES = (
     _family("qwen2_vl", tiny_qwen2_vl),
     _family("qwen2_5_vl", tiny_qwen2_5_vl),
     _family("qwen3_vl", tiny_qwen3_vl),
+    _family("qwen3_5", tiny_qwen3_5, layout="rows"),
 )
 """The records of this file."""
 _BY_NAME = {family.name: family for family in FAMILIES}

@@ -94,7 +94,18 @@ def test_whole_prompts_pass_and_counts_are_those_of_the_encoder(tiny_policy, two
 
 @pytest.mark.parametrize(
     "family",
-    ["idefics3", "smolvlm", "gemma3", "glm4v", "glm46v", "internvl", "llava_onevision", "qwen2_audio", "qwen2_5_omni"],
+    [
+        "qwen3_5",
+        "idefics3",
+        "smolvlm",
+        "gemma3",
+        "glm4v",
+        "glm46v",
+        "internvl",
+        "llava_onevision",
+        "qwen2_audio",
+        "qwen2_5_omni",
+    ],
 )
 def test_every_family_counts_its_features_before_the_forward(
     family, tiny_policy, make_prompt, make_picture, make_beep
