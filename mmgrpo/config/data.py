@@ -24,12 +24,14 @@ class Columns(Section):
 
     prompt: str = AUTO
     """The question: text, or chat messages. auto: by the form of the rows (problem, prompt, messages, …)."""
-    image: str | None = AUTO
-    """One picture, or a list of pictures. auto: the columns image and images, if there are any. None: never any."""
-    video: str | None = AUTO
-    """One clip, a list of clips, or a list of frames. auto: video and videos. None: never any."""
-    audio: str | None = AUTO
-    """One sound, or a list of sounds. auto: audio and audios. None: never any."""
+    image: str | tuple[str, ...] | None = AUTO
+    """One picture, or a list of pictures; several columns (``[left, right]``) are one list, in this order. auto: the
+    columns image and images, if there are any. None: never any."""
+    video: str | tuple[str, ...] | None = AUTO
+    """One clip, a list of clips, or a list of frames; several columns as above. auto: video and videos. None: never
+    any."""
+    audio: str | tuple[str, ...] | None = AUTO
+    """One sound, or a list of sounds; several columns as above. auto: audio and audios. None: never any."""
     answer: str | None = AUTO
     """The truth. auto: by the form of the rows (solution, answer, the last assistant turn). None: there is none."""
     id: str | None = None

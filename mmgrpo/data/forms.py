@@ -5,11 +5,12 @@ Reads at most the first rows, and those only where columns alone do not tell.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 
 from mmgrpo.config.data import AUTO, Columns, Template
 from mmgrpo.data.formats import carried
-from mmgrpo.data.formats.detect import FORMATS, Format, detect, lost_medium
+from mmgrpo.data.formats.detect import FORMATS, Format, detect, holds_media, lost_medium
 from mmgrpo.data.formats.reading import KINDS, columns_of_media, prompt_column
 from mmgrpo.data.lazy import Row, Rows
 from mmgrpo.data.templates import names
@@ -51,6 +52,10 @@ def form_of(rows: Rows | Row, *, columns: Columns, template: Template, where: st
     check_columns(have, columns=columns, template=template, form=form, where=where)
     if one is None and not set(form.media) & set(have):
         _check_lost(have, columns, first(), where)
+    if one is None and not carried.fits(have):
+        known = {name for any_form in FORMATS.values() for name in (*any_form.prompts, *any_form.answers)}
+        used = {*known, columns.prompt, columns.answer, columns.id}
+        _warn_of_unread(columns, first, [name for name in have if name not in used], where)
     return form
 
 
@@ -93,9 +98,11 @@ def _check_named(have: Sequence[str] | Row, columns: Columns, template: Template
     }
     for key, column in wanted.items():
         kind = key.removeprefix("columns.")
-        there = bool(columns_of_media(have, columns)[kind]) if kind in KINDS else column in have
-        if column is not None and column != AUTO and not there:
-            raise DatasetError(_absent(column, f"data.{key}", have, where, optional=kind not in ("prompt", "id")))
+        found = columns_of_media(have, columns)[kind] if kind in KINDS else have
+        for name in (column,) if isinstance(column, str) else column or ():
+            there = bool(found) if isinstance(column, str) and kind in KINDS else name in found
+            if name != AUTO and not there:
+                raise DatasetError(_absent(name, f"data.{key}", have, where, optional=kind not in ("prompt", "id")))
 
 
 def template_names(template: Template) -> frozenset[str]:
@@ -121,6 +128,21 @@ def _check_lost(have: Sequence[str], columns: Columns, rows: Sequence[Row], wher
             fix=f"Set data.columns.{kind}: {column}, or data.columns.{kind}: null to leave them out.",
         )
     )
+
+
+def _warn_of_unread(columns: Columns, first: Callable[[], Sequence[Row]], have: Sequence[str], where: str) -> None:
+    """Tell of a second column of media beside one that is read: the policy would answer without it."""
+    for kind, read in columns_of_media(have, columns).items():
+        others = [name for name in have if name not in read]
+        if not read or not others:
+            continue
+        beside = next((n for row in first() for n in others if holds_media(row.get(n)) == kind), None)
+        if beside is not None:
+            warnings.warn(
+                f"{where}: the column {beside!r} holds {kind}s that no prompt shows. To show them: "
+                f"data.columns.{kind}: [{', '.join((*read, beside))}]. Rewards get the column in any case.",
+                stacklevel=2,
+            )
 
 
 def _absent(column: str, key: str, have: Sequence[str] | Row, where: str, *, optional: bool) -> str:

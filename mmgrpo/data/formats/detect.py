@@ -142,6 +142,21 @@ def lost_medium(have: Sequence[str], columns: Columns, rows: Sequence[Row]) -> t
     return None
 
 
+def holds_media(value: Any) -> str | None:
+    """Tell the kind of media that a value surely is: encoded or decoded, not a name that may be anything.
+
+    Args:
+        value: Of a row; of a list its first.
+
+    Example:
+        >>> holds_media({"bytes": None, "path": "a.png"}), holds_media("a.png")
+        ('image', None)
+    """
+    if isinstance(value, list | tuple) and value:
+        value = value[0]
+    return None if isinstance(value, str) else _looks_like(value)
+
+
 def _looks_like(value: Any) -> str | None:
     if isinstance(value, list | tuple) and value:
         value = value[0]

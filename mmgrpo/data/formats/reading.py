@@ -136,8 +136,10 @@ def columns_of_media(have: Collection[str], columns: Columns) -> dict[str, tuple
             found[kind] = ()
         elif named == AUTO:
             found[kind] = tuple(name for name in MEDIA_COLUMNS[kind] if name in have)
-        else:
+        elif isinstance(named, str):
             found[kind] = tuple([name for name in (named, _other_number(named)) if name in have][:1])
+        else:
+            found[kind] = tuple(name for name in named if name in have)
     return found
 
 
@@ -157,19 +159,19 @@ def media_of(row: Row, columns: Columns, where: str) -> tuple[tuple[Part, ...], 
         The media, pictures first, then clips, then sounds; and the columns that hold media.
 
     Raises:
-        DatasetError: Two columns of one kind are both filled.
+        DatasetError: Two columns of one kind are both filled, and are not named as one list.
     """
     parts: list[Part] = []
     of_kind = columns_of_media(row, columns)
     for kind, names in of_kind.items():
         filled = {name: found for name in names if (found := listed(row[name], kind))}
-        if len(filled) > 1:
+        if len(filled) > 1 and not isinstance(getattr(columns, kind), tuple):
             raise DatasetError(
                 explain(
                     f"Two columns of this row hold {kind}s",
                     where=where,
                     got=" and ".join(filled),
-                    fix=f"Name one of them as data.columns.{kind}.",
+                    fix=f"Name the right one as data.columns.{kind}, or all in order: [{', '.join(filled)}].",
                 )
             )
         parts += [Part(kind, source, name) for name, found in filled.items() for source in found]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from mmgrpo.config.data import Columns, Files, Template
 from mmgrpo.data.formats.blocks import plain_block
@@ -329,3 +330,24 @@ def test_each_tag_gets_the_next_medium_of_its_kind(pieces: list[str]):
     assert [m.kind for m in sample.media] == expected
     for kind, names in of_kind.items():
         assert [Path(m.source).name for m in sample.media if m.kind == kind] == names
+
+
+def test_several_columns_of_pictures_are_one_list_in_the_order_named(tmp_path: Path):
+    for name, shade in (("left", 10), ("right", 200)):
+        Image.new("RGB", (8, 8), (shade, 0, 0)).save(tmp_path / f"{name}.png")
+    row = {"right": "right.png", "left": "left.png", "problem": "Same?", "solution": "no"}
+    rows = rows_from_python([row, {**row, "right": None}], base=tmp_path)
+    both = Samples(rows, columns=Columns(image=("left", "right")), template=Template())
+    assert [Path(medium.source).name for medium in both[0].media] == ["left.png", "right.png"]
+    assert [Path(medium.source).name for medium in both[1].media] == ["left.png"]
+    with pytest.raises(DatasetError, match=r"no column 'middle'[\s\S]*data.columns.image"):
+        Samples(rows, columns=Columns(image=("left", "middle")), template=Template())
+
+
+def test_a_second_column_of_pictures_that_nobody_reads_is_told_once_for_a_source():
+    picture = {"bytes": b"\x89PNG\r\n\x1a\n", "path": None}
+    row = {"image": picture, "image_2": picture, "problem": "Same?", "solution": "no"}
+    with pytest.warns(UserWarning, match=r"'image_2' holds images that no prompt shows.*\[image, image_2\]") as told:
+        Samples(rows_from_python([row] * 3), columns=Columns(), template=Template())
+    assert len(told) == 1
+    Samples(rows_from_python([row]), columns=Columns(image=("image", "image_2")), template=Template())
