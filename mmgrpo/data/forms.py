@@ -132,8 +132,9 @@ def _check_lost(have: Sequence[str], columns: Columns, rows: Sequence[Row], wher
 
 def _warn_of_unread(columns: Columns, first: Callable[[], Sequence[Row]], have: Sequence[str], where: str) -> None:
     """Tell of a second column of media beside one that is read: the policy would answer without it."""
-    for kind, read in columns_of_media(have, columns).items():
-        others = [name for name in have if name not in read]
+    of_kind = columns_of_media(have, columns)
+    others = [name for name in have if not any(name in read for read in of_kind.values())]
+    for kind, read in of_kind.items():
         if not read or not others:
             continue
         beside = next((n for row in first() for n in others if holds_media(row.get(n)) == kind), None)
