@@ -15,6 +15,7 @@ PACKED = [
     "qwen2_vl",
     "qwen2_5_vl",
     "qwen3_vl",
+    "qwen3_vl_moe",
     "qwen3",
     "idefics3",
     "glm4v",
@@ -23,7 +24,7 @@ PACKED = [
     "qwen2_audio",
     "qwen2_5_omni",
 ]
-ROWS = ["gemma3", "qwen3_5"]
+ROWS = ["gemma3", "qwen3_5", "qwen3_5_moe"]
 FORMS = [*[(f, layout) for f in PACKED for layout in ("packed", "rows")], *[(f, "rows") for f in ROWS]]
 CUTS = {"top_p": 0.8, "top_k": 40, "min_p": 0.02, "repetition_penalty": 1.3}
 STOPS = ("e", "7", "<", "a", "o", "n")

@@ -18,7 +18,7 @@ from mmgrpo.policy.plain import plain_logprobs
 from mmgrpo.rollout.local import LocalEngine
 from mmgrpo.types import Batch, Media, Sample, Sampling, Segment
 
-ANY_LENGTH = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5"]
+ANY_LENGTH = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"]
 """Families whose prompts may hold clips of several lengths and sizes."""
 GLM = ["glm4v", "glm46v"]
 FAMILIES = [*ANY_LENGTH, *GLM, "internvl", "llava_onevision"]

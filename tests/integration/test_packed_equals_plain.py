@@ -15,11 +15,22 @@ from mmgrpo.rollout.local import LocalEngine
 from mmgrpo.types import Sampling
 
 QWEN = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"]
-VISION = [*QWEN, "qwen3_5", "glm4v", "idefics3", "smolvlm", "gemma3", "internvl", "llava_onevision"]
+VISION = [
+    *QWEN,
+    "qwen3_vl_moe",
+    "qwen3_5",
+    "qwen3_5_moe",
+    "glm4v",
+    "idefics3",
+    "smolvlm",
+    "gemma3",
+    "internvl",
+    "llava_onevision",
+]
 TOWERS = ["gemma3", "internvl", "llava_onevision"]
 ENCODERS = dict.fromkeys(TOWERS, "model.vision_tower") | dict.fromkeys(["idefics3", "smolvlm"], "model.vision_model")
 FAMILIES = [*VISION, "qwen2_5_omni", "qwen2_audio", "qwen3"]
-SHARED = [family for family in FAMILIES if family not in ("gemma3", "qwen3_5")]
+SHARED = [family for family in FAMILIES if family not in ("gemma3", "qwen3_5", "qwen3_5_moe")]
 """Families whose attention can be shared over a group."""
 LOGPROB_BOUND = 1e-5
 GRADIENT_BOUND = 1e-4

@@ -9,6 +9,7 @@ Source: Qwen2-VL, arXiv:2409.12191, section 2.1 (M-RoPE); Qwen3-VL adds deepstac
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -19,7 +20,8 @@ from torch import Tensor
 from mmgrpo.policy.compat import joined
 from mmgrpo.policy.families.mrope import after_videos, timed
 from mmgrpo.policy.families.pixels import set_pixel_limits
-from mmgrpo.policy.families.qwen_vl_tiny import tiny_qwen2_5_vl, tiny_qwen2_vl, tiny_qwen3_5, tiny_qwen3_vl
+from mmgrpo.policy.families.qwen3_vl_tiny import tiny_qwen3_5, tiny_qwen3_vl
+from mmgrpo.policy.families.qwen_vl_tiny import tiny_qwen2_5_vl, tiny_qwen2_vl
 from mmgrpo.policy.families.record import Encoded, Family, Key, Layout, Placed, join_inputs
 from mmgrpo.types import Prompt
 
@@ -183,8 +185,10 @@ def _family(name: str, tiny: Any, layout: Layout = "packed") -> Family:
 FAMILIES = (
     _family("qwen2_vl", tiny_qwen2_vl),
     _family("qwen2_5_vl", tiny_qwen2_5_vl),
-    _family("qwen3_vl", tiny_qwen3_vl),
-    _family("qwen3_5", tiny_qwen3_5, layout="rows"),
+    _family("qwen3_vl", partial(tiny_qwen3_vl, "Qwen3VL")),
+    _family("qwen3_vl_moe", partial(tiny_qwen3_vl, "Qwen3VLMoe")),
+    _family("qwen3_5", partial(tiny_qwen3_5, "Qwen3_5"), layout="rows"),
+    _family("qwen3_5_moe", partial(tiny_qwen3_5, "Qwen3_5Moe"), layout="rows"),
 )
 """The records of this file."""
 _BY_NAME = {family.name: family for family in FAMILIES}

@@ -95,7 +95,9 @@ def test_whole_prompts_pass_and_counts_are_those_of_the_encoder(tiny_policy, two
 @pytest.mark.parametrize(
     "family",
     [
+        "qwen3_vl_moe",
         "qwen3_5",
+        "qwen3_5_moe",
         "idefics3",
         "smolvlm",
         "gemma3",

@@ -31,7 +31,9 @@ READS = {
     "qwen2_vl": ("image", "video"),
     "qwen2_5_vl": ("image", "video"),
     "qwen3_vl": ("image", "video"),
+    "qwen3_vl_moe": ("image", "video"),
     "qwen3_5": ("image", "video"),
+    "qwen3_5_moe": ("image", "video"),
     "idefics3": ("image",),
     "smolvlm": ("image",),
     "gemma3": ("image",),
@@ -42,7 +44,18 @@ READS = {
     "qwen2_audio": ("audio",),
     "qwen2_5_omni": ("image", "audio", "video"),
 }
-ALONE = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "qwen2_5_omni", "glm4v", "glm46v", "internvl")
+ALONE = (
+    "qwen2_vl",
+    "qwen2_5_vl",
+    "qwen3_vl",
+    "qwen3_vl_moe",
+    "qwen3_5",
+    "qwen3_5_moe",
+    "qwen2_5_omni",
+    "glm4v",
+    "glm46v",
+    "internvl",
+)
 KINDS = [(family, kind) for family, kinds in READS.items() for kind in kinds]
 
 
