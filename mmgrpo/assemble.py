@@ -112,7 +112,8 @@ def assemble(
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
     together = processes or Processes()
-    part_of(config.train.prompts_per_step, together.world, key="train.prompts_per_step")
+    if training:
+        part_of(config.train.prompts_per_step, together.world, key="train.prompts_per_step")
     opened = open_all(
         config, given.train_rows, given.eval_rows, base=loaded.folder, training=training, warm_start=fresh
     )
@@ -122,7 +123,9 @@ def assemble(
         if samples is not None:
             rewards.check_rows(samples)
     check_choices(config, rewards.names)
-    left_out = verify_media(config.data, opened, open_adapters(config.data, base=loaded.folder).verify)
+    verify = open_adapters(config.data, base=loaded.folder).verify
+    share = Share(rank=together.rank, world=together.world, gather=together.gather)
+    left_out = verify_media(config.data, opened, verify, share=share)
     policy = load_policy(config.model)
     policy.module.check_media = config.checks.media_count
     policy.module.features = Features(config.cache.features_bytes)

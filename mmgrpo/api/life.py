@@ -93,7 +93,9 @@ class Life:
         """Say how to resume."""
         if self.in_python:
             return f"mmgrpo.train(resume={str(self.folder.path)!r}, …) with the same rewards and rows"
-        return f"mmgrpo train --resume {shlex.quote(str(self.folder.path))}"
+        world = self.assembly.processes.world
+        command = "mmgrpo" if world == 1 else f"torchrun --nproc-per-node {world} -m mmgrpo"
+        return f"{command} train --resume {shlex.quote(str(self.folder.path))}"
 
     def _all(self, records: Records, stop: Stops) -> Steps:
         """Do everything that a signal may stop."""
@@ -165,7 +167,8 @@ class Life:
 
         def look(scored: Sequence[ScoredGroup], metrics: Mapping[str, float]) -> None:
             self.applies.look(scored, metrics)
-            watch.look(scored, metrics)
+            if together.is_first:  # what is warned of is the same in all
+                watch.look(scored, metrics)
 
         def figures() -> dict[str, float]:
             checked, self.checked = self.checked, {}

@@ -13,7 +13,7 @@ from rich.console import Console
 from mmgrpo.api.begin import Rewards, joined, nested, written
 from mmgrpo.api.evaluations import evaluation_name, free_name, table_rows, write_evaluation
 from mmgrpo.api.judging import judge_shown
-from mmgrpo.api.quiet import quiet_bars
+from mmgrpo.api.quiet import only_first, quiet_bars
 from mmgrpo.assemble import Given, assemble
 from mmgrpo.config.load import LoadedConfig, Overrides, load
 from mmgrpo.config.paths import find_file
@@ -24,6 +24,7 @@ from mmgrpo.observe.runfolder import RunFolder, common_folder
 from mmgrpo.observe.tables import print_facts, results_table
 from mmgrpo.policy.folders import find_policy_folder, settings_of
 from mmgrpo.policy.merging import merge_adapter
+from mmgrpo.train.parallel import open_processes
 from mmgrpo.train.random_streams import seed_everything
 
 DEFAULT_REWARD = "rewards/clevr_counting.py:count_accuracy"
@@ -41,6 +42,8 @@ def evaluate(
     console: Console | None = None,
 ) -> Report:
     """Measure accuracy on held-out rows, print it as a table, and write it down with all that pins it.
+
+    Processes that ``torchrun`` started share the rows; each gets the whole report, and the first prints and writes it.
 
     Args:
         target: A run folder, a checkpoint inside one, a model folder, a hub id, or ``tiny:FAMILY``.
@@ -70,16 +73,24 @@ def evaluate(
     if found.folder is None and data is None and loaded.config.data.eval is None:
         fix = "Correct the path of the run, or name rows: --data PATH."
         raise ConfigError(explain("This is no run folder, and a bare model has no rows", where=str(target), fix=fix))
+    together = open_processes()
+    loaded, console = only_first(loaded, console, together)
     progress = Progress(show=loaded.config.observe.progress, console=console)
     seed_everything(loaded.config.train.seed)
     given = Given(rewards=rewards, eval_rows=None if isinstance(data, str | Path) else data)
     with quiet_bars():
-        assembly = assemble(loaded, given, training=False)
+        assembly = assemble(loaded, given, training=False, processes=together)
     try:
         with progress:
             report = judge_shown(assembly, progress, step=found.step, limit=limit)
     finally:
         assembly.rewards.close()
+    if together.is_first:
+        _write(report, found, loaded, target, progress)
+    return report
+
+
+def _write(report: Report, found: _Found, loaded: LoadedConfig, target: str | Path, progress: Progress) -> None:
     folder = found.folder or common_folder(loaded.config.train.output_dir, _short(target))
     name = f"eval_{report.settings['data_sha256'][:8]}_{evaluation_name(found.step)}"
     name = free_name(folder, report, name=name)
@@ -87,7 +98,6 @@ def evaluate(
     facts = {"model": loaded.config.model.name, "written to": str(folder.evaluations / f"{name}.json")}
     progress.console.print(results_table(table_rows(report), title=f"{report.greedy.rows} held-out rows"))
     print_facts(progress.console, facts)
-    return report
 
 
 def _short(target: str | Path) -> str:

@@ -1,9 +1,36 @@
-"""Keeping other libraries from writing into a run's own output."""
+"""Keeping others from writing into a run's own output: other libraries, and the other processes of the run."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+
+from rich.console import Console
+
+from mmgrpo.config.load import LoadedConfig
+from mmgrpo.train.parallel import Processes
+
+
+def only_first(
+    loaded: LoadedConfig, console: Console | None, processes: Processes
+) -> tuple[LoadedConfig, Console | None]:
+    """Let the first process alone talk and write to trackers.
+
+    Args:
+        loaded: The configuration.
+        console: Where the first prints.
+        processes: This one among those of the run.
+
+    Returns:
+        Both as this process uses them.
+    """
+    if processes.is_first:
+        return loaded, console
+    observe = loaded.config.observe.model_copy(update={"report_to": (), "progress": False})
+    config = loaded.config.model_copy(update={"observe": observe})
+    return replace(loaded, config=config), Console(file=io.StringIO())
 
 
 @contextmanager

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import io
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ from rich.console import Console
 from mmgrpo.api.begin import Rewards, begin, written
 from mmgrpo.api.handle import Run
 from mmgrpo.api.life import Life, OnStep
-from mmgrpo.api.quiet import quiet_bars
+from mmgrpo.api.quiet import only_first, quiet_bars
 from mmgrpo.assemble import Given, assemble
 from mmgrpo.config.load import AnyConfig, Overrides
 from mmgrpo.errors import ConfigError, explain
@@ -71,10 +69,8 @@ def train(
     together = open_processes()
     loaded, folder = begin(config, overrides, {**sections, **section}, resume)
     given = Given(rewards=rewards, train_rows=train_rows, eval_rows=eval_rows)
+    loaded, console = only_first(loaded, console, together)
     observe = loaded.config.observe
-    if not together.is_first:
-        observe, console = observe.model_copy(update={"report_to": (), "progress": False}), Console(file=io.StringIO())
-        loaded = replace(loaded, config=loaded.config.model_copy(update={"observe": observe}))
     progress = Progress(show=observe.progress, log_steps=observe.log_steps, console=console)
     seed_everything(loaded.config.train.seed)
     resumed = folder is not None

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from mmgrpo.data.feed import Share
 from mmgrpo.data.mixture import AnySamples
 from mmgrpo.data.refusals import left_out_line, with_row
 from mmgrpo.errors import DatasetError, MediaError, explain
@@ -44,6 +45,7 @@ def check_media(
     rows: Sequence[int] | None = None,
     threads: int = 4,
     progress: Callable[[int, int], None] | None = None,
+    share: Share | None = None,
 ) -> MediaReport:
     """Make every sample and verify every medium.
 
@@ -56,6 +58,8 @@ def check_media(
         rows: Which rows; default: all.
         threads: Media read side by side.
         progress: Told how many rows are done, and of how many.
+        share: Processes that look at a part each, and find what all found: a medium that one alone could not read
+            must not set their rows apart. Default: this one looks at all.
 
     Returns:
         How much was looked at, and the rows to leave out.
@@ -67,19 +71,23 @@ def check_media(
     wanted = samples.checkable()
     if rows is not None:
         wanted = sorted(set(rows) & set(wanted)) if len(wanted) else ()
+    together = share or Share()
+    own = wanted[together.rank :: together.world]
     known: Known = {}
     left_out: dict[int, str] = {}
     media = 0
     with ThreadPoolExecutor(max_workers=threads) as pool:
-        for start in range(0, len(wanted), _CHUNK):
-            chunk = wanted[start : start + _CHUNK]
+        for start in range(0, len(own), _CHUNK):
+            chunk = own[start : start + _CHUNK]
             found = pool.map(lambda row: _faults(samples, row, verify, known), chunk)
             for row, (count, fault) in zip(chunk, found, strict=True):
                 media += count
                 if fault is not None:
                     left_out[row] = with_row(fault, samples.where(row))
-            (progress or _silent)(min(start + _CHUNK, len(wanted)), len(wanted))
-    _report(left_out, samples, len(wanted), on_bad_media)
+            (progress or _silent)(min(start + _CHUNK, len(own)), len(own))
+    found_by = together.gather((left_out, media))
+    left_out, media = {row: fault for part, _ in found_by for row, fault in part.items()}, sum(n for _, n in found_by)
+    _report(left_out, samples, len(wanted), on_bad_media, tell=together.rank == 0)
     return MediaReport(rows=len(wanted), media=media, left_out=left_out)
 
 
@@ -116,7 +124,9 @@ def _verified(medium: Media, verify: Callable[[Media], None], known: Known) -> t
     return True, fault
 
 
-def _report(left_out: dict[int, str], samples: AnySamples, total: int, on_bad_media: OnBadMedia) -> None:
+def _report(
+    left_out: dict[int, str], samples: AnySamples, total: int, on_bad_media: OnBadMedia, *, tell: bool
+) -> None:
     if not left_out:
         return
     if on_bad_media == "error":
@@ -125,11 +135,12 @@ def _report(left_out: dict[int, str], samples: AnySamples, total: int, on_bad_me
         raise MediaError(
             f"{len(left_out)} of {total} rows have media that cannot be read.\n" + "\n".join(listed) + more
         )
-    for row in sorted(left_out):
+    for row in sorted(left_out) if tell else ():
         warnings.warn(left_out_line(left_out[row]), stacklevel=4)
     if len(left_out) == total:
         raise DatasetError(explain("No row is left whose media can be read", where=samples.name))
-    warnings.warn(
-        f"{samples.name}: {len(left_out)} of {total} rows left out because their media cannot be read.",
-        stacklevel=4,
-    )
+    if tell:
+        warnings.warn(
+            f"{samples.name}: {len(left_out)} of {total} rows left out because their media cannot be read.",
+            stacklevel=4,
+        )

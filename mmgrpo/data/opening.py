@@ -13,6 +13,7 @@ from typing import Any
 from mmgrpo.config.data import Data, Mixture, Single, Source
 from mmgrpo.config.schema import Config
 from mmgrpo.data.check import check_media
+from mmgrpo.data.feed import Share
 from mmgrpo.data.lazy import Rows
 from mmgrpo.data.mixture import AnySamples, MixedSamples
 from mmgrpo.data.remote import Downloads
@@ -127,13 +128,16 @@ def left_out_errors(data: Data) -> tuple[type[MmgrpoError], ...]:
     return tuple(error for error, choice in choices.items() if choice == "skip")
 
 
-def verify_media(data: Data, opened: Opened, verify: Callable[[Media], None]) -> frozenset[int]:
+def verify_media(
+    data: Data, opened: Opened, verify: Callable[[Media], None], *, share: Share | None = None
+) -> frozenset[int]:
     """Read every medium to learn from or to evaluate on once, before anything is loaded or trained.
 
     Args:
         data: What to do with a medium that cannot be read.
         opened: The rows.
         verify: Raises MediaError where a medium cannot be read.
+        share: Processes that read a part each; default: this one reads all.
 
     Returns:
         Training rows to leave out, under ``data.on_bad_media: skip``.
@@ -143,7 +147,7 @@ def verify_media(data: Data, opened: Opened, verify: Callable[[Media], None]) ->
             what is measured.
     """
     if opened.eval is not None:
-        check_media(opened.eval, verify, on_bad_media="error")
+        check_media(opened.eval, verify, on_bad_media="error", share=share)
     if opened.train is None:
         return frozenset()
-    return frozenset(check_media(opened.train, verify, on_bad_media=data.on_bad_media).left_out)
+    return frozenset(check_media(opened.train, verify, on_bad_media=data.on_bad_media, share=share).left_out)

@@ -82,7 +82,7 @@ def evaluate(
     results = [_in_order(together.gather(rows)) for rows in own]
     digest = hashlib.sha256("".join(_in_order(together.gather(digests))).encode())
     greedy, sampled = (*results, [])[:2]
-    if results[0] and all(row.correct is None for rows in results for row in rows):
+    if together.is_first and results[0] and all(row.correct is None for rows in results for row in rows):
         _warn_unjudged(metric, results[0])
     return Report(
         step=step,

@@ -31,8 +31,8 @@ def launch(yaml: Path | None, *arguments: str, world: int) -> None:
     assert code == 0, told
 
 
-def run(yaml: Path | None, *arguments: str, world: int) -> tuple[int, str]:
-    """Start a run in so many processes, as ``torchrun`` does; the highest exit code, and what they print."""
+def run(target: Path | None, *arguments: str, world: int, command: str = "train") -> tuple[int, str]:
+    """Start a command in so many processes, as ``torchrun`` does; the highest exit code, and what they print."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -46,9 +46,9 @@ def run(yaml: Path | None, *arguments: str, world: int) -> tuple[int, str]:
             "MASTER_PORT": port,
         }
         environment = os.environ | {name: str(value) for name, value in place.items()} | {"OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-m", "mmgrpo", "train", *([str(yaml)] if yaml else []), *arguments]
+        words = [sys.executable, "-m", "mmgrpo", command, *([str(target)] if target else []), *arguments]
         started.append(
-            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         )
     told = [process.communicate(timeout=300)[0] for process in started]
     assert all("GRPO" not in other for other in told[1:]), "the first process alone talks"
@@ -111,6 +111,21 @@ def test_a_process_with_less_to_learn_from_changes_nothing(yaml_file, tmp_path):
         one, two = ([json.loads(line) for line in page.read_text().splitlines()] for page in pages)
         assert [row["extra/shout"] for row in two] == [row["completion"].upper() for row in one]
         assert all(row["media"] for row in two)
+
+
+def test_an_evaluation_is_shared_told_once_and_the_same_as_alone(yaml_file, tmp_path):
+    folder = tmp_path / "run"
+    launch(yaml_file(train={"num_steps": 1}, eval={"num_generations": 2}), f"train.output_dir={folder}", world=1)
+    found = []
+    for world in (1, 2):
+        code, told = run(folder, "eval.limit=3", "eval.batch_size=1", world=world, command="eval")
+        assert code == 0
+        assert told.count("3 held-out rows") == 1
+        (file,) = (folder / "evaluations").glob("eval_*.jsonl")
+        found.append(file.read_text())
+        file.unlink()
+    assert len(found[0].splitlines()) == 6
+    assert found[0] == found[1]
 
 
 def test_a_process_that_fails_ends_the_others_with_a_sentence(yaml_file, tmp_path):

@@ -16,13 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmgrpo.config.data import Columns, Template
+from mmgrpo.data.check import check_media
 from mmgrpo.data.curricula import ByPassRate, Draws, InOrder
 from mmgrpo.data.feed import PromptFeed, Share
 from mmgrpo.data.rows import rows_from_python
 from mmgrpo.data.sampler import RowOrder
 from mmgrpo.data.samples import Samples
-from mmgrpo.errors import PromptTooLong
-from mmgrpo.types import Prompt, Sample
+from mmgrpo.errors import MediaError, PromptTooLong
+from mmgrpo.types import Media, Prompt, Sample
 
 ROWS = 11
 
@@ -45,9 +46,47 @@ class Meeting:
         return Share(rank=rank, world=self.world, threads=threads, gather=gather)
 
 
+class Pictured:
+    """Rows with a medium each (``data.mixture.AnySamples``)."""
+
+    name = "rows"
+
+    def checkable(self) -> range:
+        return range(ROWS)
+
+    def where(self, row: int) -> str:
+        return f"row {row}"
+
+    def __getitem__(self, row: int) -> Sample:
+        return Sample(id=str(row), messages=(), media=(Media(kind="image", source=b"", name=f"a {row}"),))
+
+
 def samples() -> Samples:
     rows = [{"problem": str(i), "solution": i} for i in range(ROWS)]
     return Samples(rows_from_python(rows), columns=Columns(), template=Template())
+
+
+class Flaky:
+    """A row whose medium cannot be read, for one of the processes alone."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+    def __call__(self, medium: Media) -> None:
+        if medium.name == "a 4" and self.rank == 4 % 2:
+            raise MediaError("A medium cannot be read.")
+
+
+def test_what_one_process_cannot_read_is_left_out_in_all_and_told_once():
+    meeting, rows = Meeting(2), Pictured()
+
+    def look(rank: int) -> frozenset[int]:
+        return frozenset(check_media(rows, Flaky(rank), on_bad_media="skip", share=meeting.share(rank)).left_out)
+
+    with warnings.catch_warnings(record=True) as told, ThreadPoolExecutor(2) as pool:
+        warnings.simplefilter("always")
+        assert list(pool.map(look, range(2))) == [frozenset({4})] * 2
+    assert len(told) == 2, "the row, and how many"
 
 
 def order(learning: bool) -> Draws:
