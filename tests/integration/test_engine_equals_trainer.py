@@ -21,6 +21,7 @@ PACKED = [
     "glm4v",
     "internvl",
     "llava_onevision",
+    "mistral3",
     "qwen2_audio",
     "qwen2_5_omni",
 ]

@@ -12,10 +12,21 @@ from jaxtyping import Int
 from torch import Tensor
 
 from mmgrpo.errors import ConfigError, explain
-from mmgrpo.policy.families import gemma, glm, idefics, internvl, llava_onevision, qwen_audio, qwen_omni, qwen_vl, text
+from mmgrpo.policy.families import (
+    gemma,
+    glm,
+    idefics,
+    internvl,
+    llava_onevision,
+    mistral,
+    qwen_audio,
+    qwen_omni,
+    qwen_vl,
+    text,
+)
 from mmgrpo.policy.families.record import Family
 
-_FILES = (qwen_vl, qwen_omni, qwen_audio, idefics, gemma, internvl, llava_onevision, glm, text)
+_FILES = (qwen_vl, qwen_omni, qwen_audio, idefics, gemma, internvl, llava_onevision, glm, mistral, text)
 _ALL = {family.name: family for file in _FILES for family in file.FAMILIES}
 
 

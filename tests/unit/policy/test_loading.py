@@ -236,7 +236,8 @@ def test_pixel_limits_reach_the_processor_and_its_saved_copy(tmp_path, tiny_poli
 
 
 @pytest.mark.parametrize(
-    ("family", "area", "most"), [("glm4v", 28 * 28, 16), ("glm46v", 28 * 28, 16), ("internvl", 56 * 56 // 4, 20)]
+    ("family", "area", "most"),
+    [("glm4v", 28 * 28, 16), ("glm46v", 28 * 28, 16), ("mistral3", 28 * 28 + 9, 16), ("internvl", 56 * 56 // 4, 20)],
 )
 def test_pixel_limits_count_each_pixel_of_a_picture_once(family, area, most, tiny_policy, make_prompt, make_picture):
     """GLM's processor takes a picture for two frames; InternVL's has tiles, and one of the whole picture."""

@@ -105,6 +105,7 @@ def test_whole_prompts_pass_and_counts_are_those_of_the_encoder(tiny_policy, two
         "glm46v",
         "internvl",
         "llava_onevision",
+        "mistral3",
         "qwen2_audio",
         "qwen2_5_omni",
     ],

@@ -41,6 +41,7 @@ READS = {
     "glm46v": ("image", "video"),
     "internvl": ("image", "video"),
     "llava_onevision": ("image", "video"),
+    "mistral3": ("image",),
     "qwen2_audio": ("audio",),
     "qwen2_5_omni": ("image", "audio", "video"),
 }
