@@ -113,7 +113,9 @@ def test_a_reply_without_a_score_is_never_a_silent_zero(serve):
 
 
 def test_a_judge_that_is_not_there_is_an_error(serve):
-    with pytest.raises(RewardError, match=r"gave no score in 1 tries[\s\S]*fix: Start the judge there or correct args\.url"):
+    with pytest.raises(
+        RewardError, match=r"gave no score in 1 tries[\s\S]*fix: Start the judge there or correct args\.url"
+    ):
         serve(lambda *_: (200, ""), [GROUP], url="http://127.0.0.1:9/v1", retries=0)
 
 
