@@ -96,8 +96,12 @@ def given_samples(assembly: Assembly, rows: Any) -> AnySamples:
 class _First(Sequence[Sample]):
     """The first samples, each made when it is asked for."""
 
-    def __init__(self, samples: Sequence[Sample], count: int) -> None:
+    def __init__(self, samples: AnySamples, count: int) -> None:
         self._samples, self._count = samples, count
+
+    def where(self, index: int) -> str:
+        """Say where sample ``index`` came from, for messages."""
+        return self._samples.where(index)
 
     def __len__(self) -> int:
         return self._count

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 
+from mmgrpo.data.refusals import with_row
+from mmgrpo.errors import MediaError, ProcessorError
 from mmgrpo.types import Prompt, Sample
 
 
@@ -55,12 +57,12 @@ def prompt_batches(
         threads: Make the next batch while the caller works on one; 0: each is made when it is asked for.
 
     Yields:
-        The batches. An error comes with the batch that it belongs to.
+        The batches. An error comes with the batch that it belongs to, and names the row where samples know theirs.
     """
     wanted = range(len(samples)) if places is None else places
     batches = [wanted[start : start + size] for start in range(0, len(wanted), size)]
     if not threads:
-        yield from ([encode(samples[place], place) for place in batch] for batch in batches)
+        yield from ([_made(samples, encode, place) for place in batch] for batch in batches)
         return
     with ThreadPoolExecutor(threads, thread_name_prefix="mmgrpo-prompts") as pool:
         ahead: deque[list[Future[Prompt]]] = deque()
@@ -77,4 +79,10 @@ def prompt_batches(
 
 
 def _made(samples: Sequence[Sample], encode: Callable[[Sample, int], Prompt], place: int) -> Prompt:
-    return encode(samples[place], place)
+    try:
+        return encode(samples[place], place)
+    except (MediaError, ProcessorError) as error:
+        where = getattr(samples, "where", None)  # a plain list of samples has none
+        if where is None:
+            raise
+        raise type(error)(with_row(str(error), where(place))) from error

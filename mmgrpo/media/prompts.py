@@ -181,8 +181,8 @@ class PromptBuilder:
                     f"A prompt is too long: prompt needs {len(token_ids)} tokens, limit is {self._limit}"
                     + self._shares(counts, sample),
                     where=f"sample {sample.id}",
-                    fix=f"Raise data.max_prompt_tokens, lower {self._knobs(sample)}, or set data.on_long_prompt: "
-                    "skip. Prompts are never cut.",
+                    fix=f"Raise data.max_prompt_tokens, lower {self._knobs(sample)}, or leave such training "
+                    "rows out: data.on_long_prompt: skip. Prompts are never cut.",
                 )
             )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -69,7 +70,7 @@ class Processes:
                 explain(
                     "Another process of this run has ended, or cannot be reached",
                     where=f"process {self.rank + 1} of {self.world}",
-                    got=str(error).splitlines()[0][:160],
+                    got=re.sub(r"^\[[^]]*\] ", "", str(error).splitlines()[0])[:80],
                     fix="Mend what the message of that process says, beside this one or in its log.",
                 )
             ) from error

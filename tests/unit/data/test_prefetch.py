@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 import warnings
@@ -12,6 +13,7 @@ import torch
 from PIL import Image
 
 from mmgrpo.config.data import Columns, Template
+from mmgrpo.data.encoders import prompt_batches
 from mmgrpo.data.feed import PromptFeed, Share
 from mmgrpo.data.rows import rows_from_python
 from mmgrpo.data.samples import Samples
@@ -52,6 +54,15 @@ def test_an_unreadable_medium_stops_the_very_call_that_needs_it(threads: int, tm
         with pytest.raises(MediaError, match=r"3\.png"):
             feed.take(2)
     feed.close()
+
+
+@with_and_without
+def test_an_error_of_a_held_out_row_names_it(threads: int, tmp_path: Path):
+    samples = pictured(tmp_path, {3})
+    batches = prompt_batches(samples, encode, size=2, threads=threads)
+    assert [prompt.sample.answer for prompt in next(batches)] == [0, 1]
+    with pytest.raises(MediaError, match=re.escape(f"row: {samples.where(3)}")):
+        next(batches)
 
 
 @with_and_without
