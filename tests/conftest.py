@@ -20,6 +20,7 @@ SMALL = {
     "mistral3": {"first_positions": 16},
     "qwen2_audio": {"chunk_seconds": 2},
     "qwen2_5_omni": {"chunk_seconds": 2},
+    "qwen3_omni_moe": {"chunk_seconds": 2},
 }
 """Sizes of twins whose media cost too much for a test at their true size."""
 

@@ -24,6 +24,7 @@ PACKED = [
     "mistral3",
     "qwen2_audio",
     "qwen2_5_omni",
+    "qwen3_omni_moe",
 ]
 ROWS = ["gemma3", "qwen3_5", "qwen3_5_moe"]
 FORMS = [*[(f, layout) for f in PACKED for layout in ("packed", "rows")], *[(f, "rows") for f in ROWS]]

@@ -30,7 +30,7 @@ VISION = [
 ]
 TOWERS = ["gemma3", "internvl", "llava_onevision", "mistral3"]
 ENCODERS = dict.fromkeys(TOWERS, "model.vision_tower") | dict.fromkeys(["idefics3", "smolvlm"], "model.vision_model")
-FAMILIES = [*VISION, "qwen2_5_omni", "qwen2_audio", "qwen3"]
+FAMILIES = [*VISION, "qwen2_5_omni", "qwen3_omni_moe", "qwen2_audio", "qwen3"]
 SHARED = [family for family in FAMILIES if family not in ("gemma3", "qwen3_5", "qwen3_5_moe")]
 """Families whose attention can be shared over a group."""
 LOGPROB_BOUND = 1e-5
@@ -199,12 +199,13 @@ def test_videos_and_pictures_in_one_batch_are_exact(tiny_policy, make_prompt, ma
         assert_equal(policy, make_batch(prompts, [[3, 5], [9], [2, 2]]), temperature=1.0)
 
 
+@pytest.mark.parametrize("family", ["qwen2_5_omni", "qwen3_omni_moe"])
 def test_pictures_videos_and_sounds_in_one_batch_are_exact(
-    tiny_policy, make_prompt, make_picture, make_beep, make_batch
+    family, tiny_policy, make_prompt, make_picture, make_beep, make_batch
 ):
     import numpy as np
 
-    policy = tiny_policy("qwen2_5_omni")
+    policy = tiny_policy(family)
     clip = np.stack([np.asarray(make_picture(seed=s)) for s in range(4)])
     prompts = [
         make_prompt(policy, images=[make_picture()], audios=[make_beep(0.5), make_beep(0.3)], videos=[clip]),
@@ -215,7 +216,7 @@ def test_pictures_videos_and_sounds_in_one_batch_are_exact(
     assert_equal(policy, make_batch(prompts, [[3, 5], [9], [2], [2, 2]]), temperature=1.0)
 
 
-@pytest.mark.parametrize("family", ["qwen2_audio", "qwen2_5_omni"])
+@pytest.mark.parametrize("family", ["qwen2_audio", "qwen2_5_omni", "qwen3_omni_moe"])
 def test_each_sound_passes_the_encoder_once_per_phase(family, tiny_policy, make_prompt, make_beep, make_batch):
     policy = tiny_policy(family)
     calls = []
@@ -223,8 +224,12 @@ def test_each_sound_passes_the_encoder_once_per_phase(family, tiny_policy, make_
         lambda module, args, kwargs: calls.append(args[0].shape), with_kwargs=True
     )
     prompts = [make_prompt(policy, audios=[make_beep(0.3, seed=i)] * (i + 1)) for i in range(3)]
-    frames = sum(int(p.model_inputs["feature_attention_mask"].sum()) for p in prompts)
-    expected = [torch.Size([6, 128, 200]) if family == "qwen2_audio" else torch.Size([128, frames])]
+    frames = [int(p.model_inputs["feature_attention_mask"].sum()) for p in prompts]
+    expected = {
+        "qwen2_audio": [torch.Size([6, 128, 200])],
+        "qwen2_5_omni": [torch.Size([128, sum(frames)])],
+        "qwen3_omni_moe": [torch.Size([128, count]) for count in frames],  # prompt by prompt
+    }[family]
     LocalEngine(policy).generate(prompts, [4, 4, 4], Sampling(max_completion_length=5))
     assert calls == expected
     calls.clear()

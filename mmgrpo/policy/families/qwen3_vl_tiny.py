@@ -18,7 +18,7 @@ EXPERTS = {"moe_intermediate_size": 128, "num_experts": 4, "num_experts_per_tok"
 """Sizes of the twins with experts, beside those of the others."""
 
 
-def _vision(size: Mapping[str, int]) -> dict[str, Any]:
+def placed_vision(size: Mapping[str, int]) -> dict[str, Any]:
     """Settings of the encoder with learned picture positions."""
     return {
         "depth": size["vision_depth"],
@@ -53,7 +53,7 @@ def tiny_qwen3_vl(brand: str, sizes: Mapping[str, int], seed: int) -> tuple[nn.M
     experts = EXPERTS if brand.endswith("Moe") else {}
     size = merged(TINY_SIZES | experts, sizes)
     processor = tiny_processor("Qwen3VLProcessor", patch=16)
-    vision = {**_vision(size), "deepstack_visual_indexes": list(range(min(2, size["vision_depth"])))}
+    vision = {**placed_vision(size), "deepstack_visual_indexes": list(range(min(2, size["vision_depth"])))}
     text = {
         "head_dim": size["hidden_size"] // size["num_attention_heads"],
         **text_config(size, processor.tokenizer),
@@ -91,7 +91,7 @@ def tiny_qwen3_5(brand: str, sizes: Mapping[str, int], seed: int) -> tuple[nn.Mo
         **text_config(size, processor.tokenizer, rope_parameters=rope),
         **{name: size[name] for name in experts},
     }
-    model = _build(brand, processor, seed, text=text, vision=_vision(size))
+    model = _build(brand, processor, seed, text=text, vision=placed_vision(size))
     _lengthen_memory(model, seed)
     return model, processor
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from mmgrpo.policy.compat import media_base
@@ -30,8 +30,9 @@ from mmgrpo.policy.families.record import Encoded, Family, Key, join_inputs
 from mmgrpo.policy.families.tiny import build_tokenizer, chat_template, initialise, merged
 from mmgrpo.types import Prompt
 
-_KEYS = VISUAL_KEYS | AUDIO_KEYS | {"video_second_per_grid": Key(feeds="language", join="concat")}
-_SPECIAL = {
+KEYS = VISUAL_KEYS | AUDIO_KEYS | {"video_second_per_grid": Key(feeds="language", join="concat")}
+"""Of every Thinker's processor."""
+SPECIAL = {
     "image_token": "<|IMAGE|>",
     "audio_token": "<|AUDIO|>",
     "video_token": "<|VIDEO|>",
@@ -40,13 +41,24 @@ _SPECIAL = {
     "audio_bos_token": "<|audio_bos|>",
     "audio_eos_token": "<|audio_eos|>",
 }
-_SIZES = TINY_SIZES | {
+"""Tokens that the processors ask for by name."""
+SIZES = TINY_SIZES | {
     "audio_hidden_size": 64,
     "audio_intermediate_size": 128,
     "audio_depth": 2,
     "audio_num_heads": 4,
     "chunk_seconds": 300,
 }
+"""Of the tiny twin."""
+_PROJECTORS = ("visual.merger", "audio_tower.proj")
+# older versions of transformers keep the encoders beside the language model, not beside each other in "model"
+THINKER_PARTS = {
+    "vision": ("model.visual.", "visual."),
+    "audio": ("model.audio_tower.", "audio_tower."),
+    "projector": tuple(f"{place}{name}" for place in ("model.", "") for name in _PROJECTORS),
+    "language": ("model.", "lm_head."),
+}
+"""Of every Thinker."""
 
 
 def _encode(model: Any, prompts: Sequence[Prompt]) -> list[Encoded]:
@@ -66,15 +78,15 @@ def _encode(model: Any, prompts: Sequence[Prompt]) -> list[Encoded]:
         features[config.audio_token_id] = sounds.last_hidden_state
     embeddings = embed_prompts(model, prompts, features)
     return [
-        Encoded(embeddings=e, positions=_positions(base, p).to(device))
+        Encoded(embeddings=e, positions=omni_positions(base, p).long().to(device))
         for e, p in zip(embeddings, prompts, strict=True)
     ]
 
 
-def _positions(base: Any, prompt: Prompt) -> Int[Tensor, "3 P"]:
+def omni_positions(base: Any, prompt: Prompt) -> Float[Tensor, "3 P"]:
     """M-RoPE positions of the prompt alone; the model's cached ``rope_deltas`` belong to another prompt."""
     ids = prompt.token_ids[None].cpu()
-    given = {name: torch.as_tensor(value).cpu() for name, value in prompt.model_inputs.items() if name in _KEYS}
+    given = {name: torch.as_tensor(value).cpu() for name, value in prompt.model_inputs.items() if name in KEYS}
     sounds = given.get("feature_attention_mask")
     positions, _ = base.get_rope_index(
         ids,
@@ -85,7 +97,7 @@ def _positions(base: Any, prompt: Prompt) -> Int[Tensor, "3 P"]:
         None if sounds is None else sounds.sum(-1),
         given.get("video_second_per_grid"),
     )
-    return positions[:, 0].long()
+    return positions[:, 0]
 
 
 def _is_woven(ids: Int[Tensor, "P"], config: Any) -> bool:
@@ -94,17 +106,18 @@ def _is_woven(ids: Int[Tensor, "P"], config: Any) -> bool:
     return bool(begins.any())
 
 
-def _row_positions(model: Any, prompt: Prompt, length: int) -> Int[Tensor, "3 1 L"] | None:
+def omni_row_positions(model: Any, prompt: Prompt, length: int) -> Int[Tensor, "3 1 L"] | None:
     """Positions of a plain row with woven sounds, of which transformers' forward has to be told; else its own."""
     base = media_base(model)
     if not _is_woven(prompt.token_ids.cpu(), base.config):
         return None
-    positions = _positions(base, prompt)
+    positions = omni_positions(base, prompt)
     more = positions.max() + 1 + torch.arange(length)
     return torch.cat([positions, more.expand(3, -1)], dim=1)[:, None]
 
 
-def _media_tokens(config: Any) -> Mapping[str, tuple[int, ...]]:
+def omni_media_tokens(config: Any) -> Mapping[str, tuple[int, ...]]:
+    """Placeholders of a Thinker."""
     return {kind: (getattr(config, f"{kind}_token_id"),) for kind in ("image", "video", "audio")}
 
 
@@ -115,7 +128,7 @@ def _count_features(prompt: Prompt, config: Any) -> Mapping[str, int]:
 def _tiny(sizes: Mapping[str, int], seed: int) -> tuple[nn.Module, Any]:
     from transformers import Qwen2_5OmniThinkerConfig, Qwen2_5OmniThinkerForConditionalGeneration
 
-    size = merged(_SIZES, sizes)
+    size = merged(SIZES, sizes)
     processor = _processor(size)
     tokenizer = processor.tokenizer
     config = Qwen2_5OmniThinkerConfig(
@@ -135,16 +148,21 @@ def _tiny(sizes: Mapping[str, int], seed: int) -> tuple[nn.Module, Any]:
     return initialise(Qwen2_5OmniThinkerForConditionalGeneration, config, processor, seed), processor
 
 
+def omni_template() -> str:
+    """The chat template of the twins."""
+    named = {name: f"<|vision_bos|>{SPECIAL[f'{name}_token']}<|vision_eos|>" for name in ("image", "video")}
+    return chat_template(audio="<|audio_bos|><|AUDIO|><|audio_eos|>", **named)
+
+
 def _processor(size: Mapping[str, int]) -> Any:
     from transformers import Qwen2_5OmniProcessor, Qwen2VLImageProcessor, Qwen2VLVideoProcessor
 
-    named = {name: f"<|vision_bos|>{_SPECIAL[f'{name}_token']}<|vision_eos|>" for name in ("image", "video")}
     return Qwen2_5OmniProcessor(
         image_processor=Qwen2VLImageProcessor(patch_size=14, merge_size=2),
         video_processor=Qwen2VLVideoProcessor(patch_size=14, merge_size=2),
         feature_extractor=feature_extractor(size["chunk_seconds"]),
-        tokenizer=build_tokenizer(*_SPECIAL.values(), named=_SPECIAL),
-        chat_template=chat_template(audio="<|audio_bos|><|AUDIO|><|audio_eos|>", **named),
+        tokenizer=build_tokenizer(*SPECIAL.values(), named=SPECIAL),
+        chat_template=omni_template(),
     )
 
 
@@ -152,21 +170,15 @@ FAMILY = Family(
     name="qwen2_5_omni",
     kinds=frozenset({"image", "video", "audio"}),
     model_class="Qwen2_5OmniThinkerForConditionalGeneration",
-    parts={
-        # older versions of transformers keep the encoders beside the language model, not beside each other in "model"
-        "vision": ("model.visual.", "visual."),
-        "audio": ("model.audio_tower.", "audio_tower."),
-        "projector": ("model.visual.merger.", "visual.merger.", "model.audio_tower.proj.", "audio_tower.proj."),
-        "language": ("model.", "lm_head."),
-    },
-    keys=_KEYS,
+    parts=THINKER_PARTS,
+    keys=KEYS,
     decoder="model.language_model",
     axes=3,
     layout="packed",
     encode=_encode,
-    media_tokens=_media_tokens,
+    media_tokens=omni_media_tokens,
     count_features=_count_features,
-    row_positions=_row_positions,
+    row_positions=omni_row_positions,
     sound_in_clips=True,
     set_pixel_limits=set_pixel_limits,
     tiny=_tiny,

@@ -42,10 +42,11 @@ PARTS = {
 _MOST_POSITIONS = 2048
 _KNOWN_POSITIONS: WeakKeyDictionary[Any, dict[Any, Tensor]] = WeakKeyDictionary()
 """By model, held weakly: a policy that is dropped must not stay in memory for its positions."""
-_FEATURES = {
+FEATURES = {
     "image": ("pixel_values", "image_grid_thw", "get_image_features", "image_token_id"),
     "video": ("pixel_values_videos", "video_grid_thw", "get_video_features", "video_token_id"),
 }
+"""By kind: keys of pixels and sizes, the model's method, and the name of the placeholder."""
 
 
 def _media_tokens(config: Any) -> Mapping[str, tuple[int, ...]]:
@@ -56,7 +57,7 @@ def count_visual_features(prompt: Prompt, config: Any) -> Mapping[str, int]:
     """Features of a prompt's pictures and videos."""
     merge = config.vision_config.spatial_merge_size**2
     counts = {}
-    for kind, (_, grid, _, _) in _FEATURES.items():
+    for kind, (_, grid, _, _) in FEATURES.items():
         sizes = prompt.model_inputs.get(grid)
         counts[kind] = 0 if sizes is None else int(torch.as_tensor(sizes).prod(-1).sum()) // merge
     return counts
@@ -71,7 +72,7 @@ def _encode(model: Any, prompts: Sequence[Prompt]) -> list[Encoded]:
     inputs = join_inputs(_BY_NAME[model.config.model_type], prompts, device)
     visual = torch.zeros_like(ids, dtype=torch.bool)
     deep: Tensor | None = None
-    for pixels, grid, method, token in _FEATURES.values():
+    for pixels, grid, method, token in FEATURES.values():
         if inputs.get(pixels) is None:
             continue
         output = getattr(model.model, method)(inputs[pixels], inputs[grid], return_dict=True)
@@ -81,7 +82,7 @@ def _encode(model: Any, prompts: Sequence[Prompt]) -> list[Encoded]:
         visual = visual | mask
         deepstack = getattr(output, "deepstack_features", None)
         if deepstack is not None:
-            deep = _scatter_deepstack(deep, torch.stack([joined(layer) for layer in deepstack]), mask)
+            deep = scatter_deepstack(deep, torch.stack([joined(layer) for layer in deepstack]), mask)
     lengths = [len(p.token_ids) for p in prompts]
     extras = [{} for _ in prompts]
     if deep is not None:
@@ -93,13 +94,14 @@ def _encode(model: Any, prompts: Sequence[Prompt]) -> list[Encoded]:
     ]
 
 
-def _scatter_deepstack(deep: Tensor | None, features: Tensor, mask: Tensor) -> Tensor:
+def scatter_deepstack(deep: Tensor | None, features: Tensor, mask: Tensor) -> Tensor:
+    """Put features of inner layers, ``[layers, F, D]``, where their placeholders stand among all tokens."""
     if deep is None:
         deep = features.new_zeros(features.shape[0], len(mask), features.shape[-1])
     return deep.masked_scatter(mask[None, :, None].expand_as(deep), features)
 
 
-def _language_inputs(placed: Sequence[Placed], shape: tuple[int, int]) -> dict[str, Any]:
+def deepstack_inputs(placed: Sequence[Placed], shape: tuple[int, int]) -> dict[str, Any]:
     """Deepstack features of Qwen3-VL, in the order of the input's visual tokens."""
     deep = [p.encoded.extras["deepstack"] for p in placed if "deepstack" in p.encoded.extras]
     if not deep:
@@ -175,7 +177,7 @@ def _family(name: str, tiny: Any, layout: Layout = "packed") -> Family:
         encode=_encode,
         media_tokens=_media_tokens,
         count_features=count_visual_features,
-        language_inputs=_language_inputs,
+        language_inputs=deepstack_inputs,
         row_positions=_row_positions,
         set_pixel_limits=set_pixel_limits,
         tiny=tiny,

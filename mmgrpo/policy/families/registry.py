@@ -19,6 +19,7 @@ from mmgrpo.policy.families import (
     internvl,
     llava_onevision,
     mistral,
+    qwen3_omni,
     qwen_audio,
     qwen_omni,
     qwen_vl,
@@ -26,7 +27,7 @@ from mmgrpo.policy.families import (
 )
 from mmgrpo.policy.families.record import Family
 
-_FILES = (qwen_vl, qwen_omni, qwen_audio, idefics, gemma, internvl, llava_onevision, glm, mistral, text)
+_FILES = (qwen_vl, qwen_omni, qwen_audio, idefics, gemma, internvl, llava_onevision, glm, mistral, qwen3_omni, text)
 _ALL = {family.name: family for file in _FILES for family in file.FAMILIES}
 
 
@@ -36,7 +37,7 @@ def family_of(model_type: str) -> Family:
     Raises:
         ConfigError: There is no such record.
     """
-    model_type = qwen_omni.ALIASES.get(model_type, model_type)
+    model_type = (qwen_omni.ALIASES | qwen3_omni.ALIASES).get(model_type, model_type)
     if model_type not in _ALL:
         close = get_close_matches(model_type, _ALL, n=1, cutoff=0.75)
         raise ConfigError(
@@ -80,8 +81,8 @@ class Facts:
     @property
     def joined_one_by_one(self) -> frozenset[str]:
         """Pictures, unless they are cut into tiles: then those of a prompt share a shape."""
-        alone = all(key.join in ("concat", "tokens") for key in self.family.keys.values())
-        return frozenset({"image"}) if alone else frozenset()
+        pixels = self.family.keys.get("pixel_values")
+        return frozenset({"image"}) if pixels is not None and pixels.join == "concat" else frozenset()
 
     def count_media_tokens(self, token_ids: Int[Tensor, "P"]) -> Mapping[str, int]:
         """Placeholder tokens in a prompt, by media kind; kinds that share one token share its count."""

@@ -34,8 +34,8 @@ weaves = pytest.mark.skipif(not processor_weaves(), reason="this transformers ca
 
 
 @pytest.fixture
-def policy(tiny_policy: Any) -> Policy:
-    return tiny_policy("qwen2_5_omni", sizes={"chunk_seconds": 8})
+def policy(tiny_policy: Any, request: Any) -> Policy:
+    return tiny_policy(getattr(request, "param", "qwen2_5_omni"), sizes={"chunk_seconds": 8})
 
 
 @pytest.fixture
@@ -104,6 +104,7 @@ def test_two_seconds_of_frames_and_two_seconds_of_sound_stand_by_turns(policy: P
 
 
 @weaves
+@pytest.mark.parametrize("policy", ["qwen2_5_omni", "qwen3_omni_moe"], indirect=True)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_tokens_positions_and_logprobs_are_those_of_transformers(
     shape: str, policy: Policy, builder: Any, film: Any, make_batch: Any

@@ -108,6 +108,7 @@ def test_whole_prompts_pass_and_counts_are_those_of_the_encoder(tiny_policy, two
         "mistral3",
         "qwen2_audio",
         "qwen2_5_omni",
+        "qwen3_omni_moe",
     ],
 )
 def test_every_family_counts_its_features_before_the_forward(

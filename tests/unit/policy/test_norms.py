@@ -99,6 +99,7 @@ def test_norms_of_another_formula_are_left_alone(norm):
         "llava_onevision",
         "mistral3",
         "qwen2_5_omni",
+        "qwen3_omni_moe",
     ],
 )
 def test_the_language_models_of_these_families_have_such_norms(family, tiny_policy):

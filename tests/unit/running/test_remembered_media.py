@@ -44,6 +44,7 @@ READS = {
     "mistral3": ("image",),
     "qwen2_audio": ("audio",),
     "qwen2_5_omni": ("image", "audio", "video"),
+    "qwen3_omni_moe": ("image", "audio", "video"),
 }
 ALONE = (
     "qwen2_vl",
@@ -53,6 +54,7 @@ ALONE = (
     "qwen3_5",
     "qwen3_5_moe",
     "qwen2_5_omni",
+    "qwen3_omni_moe",
     "glm4v",
     "glm46v",
     "internvl",
