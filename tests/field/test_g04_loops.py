@@ -51,4 +51,4 @@ def test_g04_a_notebook_trains_evaluates_and_generates(yaml_file, tmp_path):
     done = client(
         notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
     ).execute()
-    assert done.cells[-1].outputs[-1]["text"] == "4 2 2\n"
+    assert done.cells[-1].outputs[-1]["text"] == "2 2 2\n"
