@@ -17,6 +17,7 @@ SMALL = {
     "gemma3": {"image_size": 56, "mm_tokens_per_image": 4, "sliding_window": 24},
     "internvl": {"image_size": 56, "max_patches": 4},
     "llava_onevision": {"image_size": 28, "tiles_per_side": 4},
+    "lfm2_vl": {"tile_size": 64, "min_image_tokens": 2, "max_image_tokens": 4},
     "mistral3": {"first_positions": 16},
     "qwen2_audio": {"chunk_seconds": 2},
     "qwen2_5_omni": {"chunk_seconds": 2},

@@ -26,7 +26,7 @@ PACKED = [
     "qwen2_5_omni",
     "qwen3_omni_moe",
 ]
-ROWS = ["gemma3", "qwen3_5", "qwen3_5_moe"]
+ROWS = ["gemma3", "qwen3_5", "qwen3_5_moe", "lfm2_vl"]
 FORMS = [*[(f, layout) for f in PACKED for layout in ("packed", "rows")], *[(f, "rows") for f in ROWS]]
 CUTS = {"top_p": 0.8, "top_k": 40, "min_p": 0.02, "repetition_penalty": 1.3}
 STOPS = ("e", "7", "<", "a", "o", "n")

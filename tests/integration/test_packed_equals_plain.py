@@ -27,11 +27,12 @@ VISION = [
     "internvl",
     "llava_onevision",
     "mistral3",
+    "lfm2_vl",
 ]
-TOWERS = ["gemma3", "internvl", "llava_onevision", "mistral3"]
+TOWERS = ["gemma3", "internvl", "llava_onevision", "mistral3", "lfm2_vl"]
 ENCODERS = dict.fromkeys(TOWERS, "model.vision_tower") | dict.fromkeys(["idefics3", "smolvlm"], "model.vision_model")
 FAMILIES = [*VISION, "qwen2_5_omni", "qwen3_omni_moe", "qwen2_audio", "qwen3"]
-SHARED = [family for family in FAMILIES if family not in ("gemma3", "qwen3_5", "qwen3_5_moe")]
+SHARED = [family for family in FAMILIES if family not in ("gemma3", "qwen3_5", "qwen3_5_moe", "lfm2_vl")]
 """Families whose attention can be shared over a group."""
 LOGPROB_BOUND = 1e-5
 GRADIENT_BOUND = 1e-4

@@ -17,6 +17,7 @@ from mmgrpo.policy.families import (
     glm,
     idefics,
     internvl,
+    lfm,
     llava_onevision,
     mistral,
     qwen3_omni,
@@ -27,7 +28,20 @@ from mmgrpo.policy.families import (
 )
 from mmgrpo.policy.families.record import Family
 
-_FILES = (qwen_vl, qwen_omni, qwen_audio, idefics, gemma, internvl, llava_onevision, glm, mistral, qwen3_omni, text)
+_FILES = (
+    qwen_vl,
+    qwen_omni,
+    qwen_audio,
+    idefics,
+    gemma,
+    internvl,
+    llava_onevision,
+    glm,
+    mistral,
+    qwen3_omni,
+    lfm,
+    text,
+)
 _ALL = {family.name: family for file in _FILES for family in file.FAMILIES}
 
 

@@ -106,6 +106,7 @@ def test_whole_prompts_pass_and_counts_are_those_of_the_encoder(tiny_policy, two
         "internvl",
         "llava_onevision",
         "mistral3",
+        "lfm2_vl",
         "qwen2_audio",
         "qwen2_5_omni",
         "qwen3_omni_moe",

@@ -42,6 +42,7 @@ READS = {
     "internvl": ("image", "video"),
     "llava_onevision": ("image", "video"),
     "mistral3": ("image",),
+    "lfm2_vl": ("image",),
     "qwen2_audio": ("audio",),
     "qwen2_5_omni": ("image", "audio", "video"),
     "qwen3_omni_moe": ("image", "audio", "video"),
