@@ -46,7 +46,7 @@ class VideoLimits(Section):
     max_total_pixels: Int | None = Field(default=None, ge=1)
     """Pixels of all frames of a clip together: each frame gets an equal share. None: no limit."""
     sound: bool = False
-    """Give the clip's sound too, for families that read audio: woven into the clip for Qwen2.5-Omni, else after it."""
+    """Give the clip's sound too, for families that read audio: woven into the clip for Qwen-Omni, else after it."""
     max_decode_seconds: Float = Field(default=10.0, gt=0)
     """A clip that takes longer to read is refused as broken."""
 
