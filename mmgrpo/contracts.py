@@ -108,6 +108,11 @@ class FamilyFacts(Protocol):
         """Whether it was made to hear the sound of a clip woven into the clip, and not after it."""
         ...
 
+    @property
+    def counts_pictures(self) -> bool:
+        """Whether its processor treats pictures by how many a prompt has."""
+        ...
+
     def count_media_tokens(self, token_ids: Tensor) -> Mapping[str, int]:
         """Placeholder tokens in a prompt, by media kind."""
         ...

@@ -15,12 +15,13 @@ _TICKS = 1_000_000
 """Clips are described on a clock of microseconds, so that frames of any rate keep their true times."""
 
 
-def processor_inputs(media: Sequence[Decoded], processor: Any) -> dict[str, Any]:
+def processor_inputs(media: Sequence[Decoded], processor: Any, *, counts_pictures: bool = False) -> dict[str, Any]:
     """Make the processor's media arguments.
 
     Args:
         media: All media of a prompt, in order.
         processor: The loaded processor.
+        counts_pictures: Whether it treats pictures by how many a prompt has, and must be told which are one prompt's.
 
     Returns:
         ``images``, ``audio`` and ``videos`` with what goes with them; empty for a prompt without media.
@@ -37,18 +38,13 @@ def processor_inputs(media: Sequence[Decoded], processor: Any) -> dict[str, Any]
     sounds = [medium for medium in media if medium.kind == "audio"]
     clips = [medium for medium in media if medium.kind == "video"]
     if images:
-        inputs["images"] = [images] if _counts_pictures(processor) else images
+        inputs["images"] = [images] if counts_pictures else images
     if sounds:
         inputs["audio"] = [sound.data for sound in sounds]
         inputs["sampling_rate"] = int(sounds[0].rate or 0)
     if clips:
         inputs |= _clip_inputs(clips, processor)
     return inputs
-
-
-def _counts_pictures(processor: Any) -> bool:
-    """Tell whether pictures are treated by how many a prompt has, so that it must be told which are one prompt's."""
-    return "batch_num_images" in getattr(getattr(processor, "image_processor", None), "model_input_names", ())
 
 
 def _clip_inputs(clips: Sequence[Decoded], processor: Any) -> dict[str, Any]:

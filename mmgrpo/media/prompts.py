@@ -148,7 +148,7 @@ class PromptBuilder:
         bos = self._tokenizer.bos_token
         if self._tokenizer is self._processor or (bos and text.startswith(bos)):
             kwargs["add_special_tokens"] = False  # the template wrote them
-        kwargs |= processor_inputs(media, self._processor)
+        kwargs |= processor_inputs(media, self._processor, counts_pictures=self._facts.counts_pictures)
         if slots:
             kwargs |= {"load_audio_from_video": True, "audio_from_video_indices": slots}
         try:

@@ -177,6 +177,7 @@ FAMILY = Family(
     encode=_encode,
     media_tokens=lambda config: {"image": (config.image_token_id,), "video": (config.video_token_id,)},
     count_features=_count_features,
+    counts_pictures=True,
     tiny=_tiny,
 )
 """The record."""

@@ -93,6 +93,8 @@ class Family:
     """Prefixes of parameters that never learn (tables of sines), whatever is set free."""
     sound_in_clips: bool = False
     """Whether the sound of a clip stands inside the clip, moment by moment, where the processor can lay it out so."""
+    counts_pictures: bool = False
+    """Whether its processor treats pictures by how many a prompt has, and must be told which are one prompt's."""
     set_pixel_limits: Callable[[Any, int | None, int | None], None] | None = None
     """Writes ``model.min_pixels`` and ``model.max_pixels`` (None keeps the checkpoint's) into its processor; None: it
     has no such limits."""

@@ -93,6 +93,11 @@ class Facts:
         return self.family.sound_in_clips
 
     @property
+    def counts_pictures(self) -> bool:
+        """Whether its processor treats pictures by how many a prompt has."""
+        return self.family.counts_pictures
+
+    @property
     def joined_one_by_one(self) -> frozenset[str]:
         """Pictures, unless they are cut into tiles: then those of a prompt share a shape."""
         pixels = self.family.keys.get("pixel_values")

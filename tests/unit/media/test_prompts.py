@@ -119,6 +119,7 @@ class _TextFacts:
     name = "a text model"
     kinds: frozenset[str] = frozenset()
     joined_one_by_one: frozenset[str] = frozenset()
+    counts_pictures = False
 
     def count_media_tokens(self, token_ids: torch.Tensor) -> dict[str, int]:
         return {}
