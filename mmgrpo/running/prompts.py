@@ -136,7 +136,8 @@ def copied_maker(
         base: As there.
         memory: As there.
     """
-    own = open_processor(config, copy.deepcopy(processor), facts, base=base, memory=memory)
+    mine = processor if memory is not None else copy.deepcopy(processor)  # with a memory it is copied there
+    own = open_processor(config, mine, facts, base=base, memory=memory)
     return lambda sample, occurrence: own.encode(sample, occurrence=occurrence)
 
 
