@@ -20,11 +20,11 @@ from mmgrpo.grpo.objective import Objective
 from mmgrpo.media.prompts import PromptBuilder
 from mmgrpo.policy.policy import load_policy
 from mmgrpo.rollout.local import LocalEngine
-from mmgrpo.train.optimizer import Optimizer, OptimizerSettings
-from mmgrpo.train.packing import pack
-from mmgrpo.train.schedule import Schedule
-from mmgrpo.train.supervised import WarmStartSettings, imitate
-from mmgrpo.train.update import UpdateSettings, update
+from mmgrpo.training.optimizer import Optimizer, OptimizerSettings
+from mmgrpo.training.packing import pack
+from mmgrpo.training.schedule import Schedule
+from mmgrpo.training.supervised import WarmStartSettings, imitate
+from mmgrpo.training.update import UpdateSettings, update
 from mmgrpo.types import Group, Media, Prompt, Sample, Sampling, ScoredGroup
 
 N, G = 16, 8  # prompts per step, completions per prompt

@@ -9,8 +9,6 @@ Importing the package loads no torch: the names below are fetched when they are 
 from __future__ import annotations
 
 import importlib
-import sys
-from types import ModuleType
 from typing import Any
 
 __version__ = "0.1.0"
@@ -71,18 +69,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return list(__all__)
-
-
-class _Face(ModuleType):
-    """The package, whose public names stay what they are when a room of the same name is imported.
-
-    ``mmgrpo.train`` is the function although ``mmgrpo/train/`` is a room: the import system would set the attribute
-    to the room. ``from mmgrpo.train import …`` finds the room as ever.
-    """
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _HOMES and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Face

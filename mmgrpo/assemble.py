@@ -22,7 +22,7 @@ from mmgrpo.data.mixture import AnySamples
 from mmgrpo.data.opening import left_out_errors, open_all, verify_media
 from mmgrpo.data.ordering import open_draws, together_in
 from mmgrpo.errors import ConfigError, DatasetError, explain
-from mmgrpo.evaluate.choices import check_choices
+from mmgrpo.evaluation.choices import check_choices
 from mmgrpo.media.plugins import open_adapters
 from mmgrpo.media.prompts import PromptBuilder
 from mmgrpo.policy.features import Features
@@ -34,13 +34,13 @@ from mmgrpo.running.imitation import imitation
 from mmgrpo.running.prompts import open_encoder, open_memory, open_processor
 from mmgrpo.running.quota import quota_of
 from mmgrpo.running.sizes import part_of, sampling_of
-from mmgrpo.train.build import build_optimizer, update_settings
-from mmgrpo.train.exchange import Exchange
-from mmgrpo.train.optimizer import Optimizer
-from mmgrpo.train.packing import pack
-from mmgrpo.train.parallel import Processes
-from mmgrpo.train.update import update
 from mmgrpo.trainer import Parts
+from mmgrpo.training.build import build_optimizer, update_settings
+from mmgrpo.training.exchange import Exchange
+from mmgrpo.training.optimizer import Optimizer
+from mmgrpo.training.packing import pack
+from mmgrpo.training.parallel import Processes
+from mmgrpo.training.update import update
 from mmgrpo.types import Group, OptimizerBatch, Prompt, Sample, ScoredGroup, UpdateStats
 
 

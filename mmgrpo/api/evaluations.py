@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from mmgrpo.evaluate.report import Report, RowResult, Score, paired_gain
+from mmgrpo.evaluation.report import Report, RowResult, Score, paired_gain
 from mmgrpo.observe.atomic import write_atomic
 from mmgrpo.observe.runfolder import RunFolder
 

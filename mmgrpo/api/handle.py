@@ -11,7 +11,7 @@ from mmgrpo.api.judging import given_samples, held_out, judge
 from mmgrpo.assemble import Assembly
 from mmgrpo.data.mixture import AnySamples
 from mmgrpo.errors import ConfigError, counted, explain
-from mmgrpo.evaluate.report import Report, paired_gain
+from mmgrpo.evaluation.report import Report, paired_gain
 from mmgrpo.observe.runfolder import RunFolder
 from mmgrpo.observe.sinks import read_rows
 from mmgrpo.policy.policy import Policy

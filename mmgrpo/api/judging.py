@@ -12,9 +12,9 @@ from mmgrpo.assemble import Assembly
 from mmgrpo.data.mixture import AnySamples
 from mmgrpo.data.opening import open_samples
 from mmgrpo.errors import ConfigError, explain
-from mmgrpo.evaluate.report import Report
-from mmgrpo.evaluate.run import evaluate
-from mmgrpo.evaluate.settings import eval_settings
+from mmgrpo.evaluation.report import Report
+from mmgrpo.evaluation.run import evaluate
+from mmgrpo.evaluation.settings import eval_settings
 from mmgrpo.observe.progress import Progress
 from mmgrpo.running.sizes import sampling_of
 from mmgrpo.types import Sample

@@ -20,7 +20,7 @@ from mmgrpo.checks.watch import Watch
 from mmgrpo.config.schema import Config
 from mmgrpo.data.feed import PromptFeed
 from mmgrpo.errors import CheckpointError, explain
-from mmgrpo.evaluate.report import Report
+from mmgrpo.evaluation.report import Report
 from mmgrpo.observe.progress import Progress
 from mmgrpo.observe.runfolder import RunFolder
 from mmgrpo.running.figures import joined_figures
@@ -28,12 +28,12 @@ from mmgrpo.running.run import Every, Hooks
 from mmgrpo.running.run import Run as Steps
 from mmgrpo.running.sizes import num_steps
 from mmgrpo.running.stop import Agreed, StopRequest, Stops
-from mmgrpo.train import checkpoint
-from mmgrpo.train.build import build_warm_start_optimizer, warm_start_settings
-from mmgrpo.train.optimizer import Optimizer
-from mmgrpo.train.supervised import warm_start
-from mmgrpo.train.whole import latest
 from mmgrpo.trainer import fit
+from mmgrpo.training import checkpoint
+from mmgrpo.training.build import build_warm_start_optimizer, warm_start_settings
+from mmgrpo.training.optimizer import Optimizer
+from mmgrpo.training.supervised import warm_start
+from mmgrpo.training.whole import latest
 from mmgrpo.types import ScoredGroup
 
 OnStep = Callable[[int, Mapping[str, float]], bool | None]

@@ -18,14 +18,14 @@ from mmgrpo.assemble import Given, assemble
 from mmgrpo.config.load import LoadedConfig, Overrides, load
 from mmgrpo.config.paths import find_file
 from mmgrpo.errors import ConfigError, explain
-from mmgrpo.evaluate.report import Report
+from mmgrpo.evaluation.report import Report
 from mmgrpo.observe.progress import Progress
 from mmgrpo.observe.runfolder import RunFolder, common_folder
 from mmgrpo.observe.tables import print_facts, results_table
 from mmgrpo.policy.folders import find_policy_folder, settings_of
 from mmgrpo.policy.merging import merge_adapter
-from mmgrpo.train.parallel import open_processes
-from mmgrpo.train.random_streams import seed_everything
+from mmgrpo.training.parallel import open_processes
+from mmgrpo.training.random_streams import seed_everything
 
 DEFAULT_REWARD = "rewards/clevr_counting.py:count_accuracy"
 """What judges a bare model when no reward is named."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from mmgrpo.config.load import LoadedConfig
-from mmgrpo.train.parallel import Processes
+from mmgrpo.training.parallel import Processes
 
 
 def only_first(

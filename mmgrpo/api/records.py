@@ -21,8 +21,8 @@ from mmgrpo.config.changes import changes
 from mmgrpo.config.learn import Rollout
 from mmgrpo.config.load import load
 from mmgrpo.config.show import render, unit_lines
-from mmgrpo.evaluate.report import Report
-from mmgrpo.evaluate.run import choose_metric
+from mmgrpo.evaluation.report import Report
+from mmgrpo.evaluation.run import choose_metric
 from mmgrpo.observe.completions import CompletionsWriter
 from mmgrpo.observe.progress import Progress
 from mmgrpo.observe.runfolder import RunFolder

@@ -17,9 +17,9 @@ from mmgrpo.config.load import AnyConfig, Overrides
 from mmgrpo.errors import ConfigError, explain
 from mmgrpo.observe.progress import Progress
 from mmgrpo.observe.runfolder import create_run_folder, scratch_run_folder
-from mmgrpo.train.parallel import open_processes
-from mmgrpo.train.random_streams import seed_everything
-from mmgrpo.train.whole import latest
+from mmgrpo.training.parallel import open_processes
+from mmgrpo.training.random_streams import seed_everything
+from mmgrpo.training.whole import latest
 
 
 def train(

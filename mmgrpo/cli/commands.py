@@ -149,7 +149,7 @@ def _eval(arguments: argparse.Namespace) -> int:
         overrides=arguments.overrides,
         console=Console(stderr=arguments.json),
     )
-    from mmgrpo.train.parallel import open_processes
+    from mmgrpo.training.parallel import open_processes
 
     if arguments.json and open_processes().is_first:
         print(json.dumps(report.summary(), indent=2, default=str))

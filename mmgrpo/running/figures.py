@@ -15,7 +15,7 @@ import torch
 
 from mmgrpo.grpo.advantages import reward_statistics
 from mmgrpo.reward.compose import group_spread
-from mmgrpo.train.measure import mean_over_steps
+from mmgrpo.training.measure import mean_over_steps
 from mmgrpo.types import ScoredGroup, UpdateStats
 
 

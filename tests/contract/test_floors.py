@@ -13,8 +13,8 @@ FLOORS = [
     {"types", "config"},
     {"grpo", "data", "media", "reward", "observe"},
     {"policy"},
-    {"rollout", "train"},
-    {"checks", "estimate", "evaluate", "deploy", "tune", "running"},
+    {"rollout", "training"},
+    {"checks", "estimate", "evaluation", "deploy", "tune", "running"},
     {"trainer"},
     {"assemble"},
     {"api"},
@@ -112,9 +112,9 @@ def test_rooms_without_torch_import_none(file):
 @pytest.mark.parametrize(
     ("source", "parts"),
     [
-        ("from mmgrpo.train import update", ("policy", "x")),
-        ("import mmgrpo.rollout.local", ("train", "x")),
-        ("from mmgrpo import api", ("train", "x")),
+        ("from mmgrpo.training import update", ("policy", "x")),
+        ("import mmgrpo.rollout.local", ("training", "x")),
+        ("from mmgrpo import api", ("training", "x")),
         ("from ..trainer import fit", ("data", "x")),
         ("def f():\n    from mmgrpo.errors import MmgrpoError", ("data", "x")),
         ("from mmgrpo.types import Sample\nfrom mmgrpo.config.load import load", ("types",)),

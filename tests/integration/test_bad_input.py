@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from mmgrpo.cli import main
-from mmgrpo.train.whole import whole_checkpoints
+from mmgrpo.training.whole import whole_checkpoints
 
 ANSWERED = "def r(completions, answer): return "
 

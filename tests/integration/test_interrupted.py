@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import mmgrpo
-from mmgrpo.train.whole import latest, whole_checkpoints, why_not_whole
+from mmgrpo.training.whole import latest, whole_checkpoints, why_not_whole
 
 LONG = {"train": {"num_steps": 2000, "save_steps": 0}}
 
@@ -143,7 +143,7 @@ def letters(completions):
 KILLER = """
 import os, pathlib, signal, sys
 import torch
-from mmgrpo.train import checkpoint
+from mmgrpo.training import checkpoint
 
 when, name, nth = sys.argv.pop(1).split()
 left = int(nth)

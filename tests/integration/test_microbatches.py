@@ -10,10 +10,10 @@ from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl as modeling
 from mmgrpo.config.model import Freeze, Model
 from mmgrpo.grpo.objective import Objective
 from mmgrpo.policy.policy import load_policy
-from mmgrpo.train.optimizer import Optimizer, OptimizerSettings
-from mmgrpo.train.packing import pack
-from mmgrpo.train.schedule import Schedule
-from mmgrpo.train.update import UpdateSettings, update
+from mmgrpo.training.optimizer import Optimizer, OptimizerSettings
+from mmgrpo.training.packing import pack
+from mmgrpo.training.schedule import Schedule
+from mmgrpo.training.update import UpdateSettings, update
 from mmgrpo.types import Completion, Group, Prompt, Sample, ScoredGroup
 
 LOSS_TYPES = ["grpo", "dr_grpo", "dapo", "bnpo"]

@@ -12,12 +12,12 @@ from mmgrpo.config.learn import Loss, Rollout, Train
 from mmgrpo.config.model import Freeze, Lora, Model
 from mmgrpo.errors import CheckpointError
 from mmgrpo.policy.policy import load_policy
-from mmgrpo.train.build import build_optimizer, update_settings
-from mmgrpo.train.checkpoint import Progress, load, save
-from mmgrpo.train.packing import pack
-from mmgrpo.train.random_streams import seed_everything
-from mmgrpo.train.update import update
-from mmgrpo.train.whole import latest
+from mmgrpo.training.build import build_optimizer, update_settings
+from mmgrpo.training.checkpoint import Progress, load, save
+from mmgrpo.training.packing import pack
+from mmgrpo.training.random_streams import seed_everything
+from mmgrpo.training.update import update
+from mmgrpo.training.whole import latest
 from mmgrpo.types import Completion, Group, Prompt, Sample, ScoredGroup
 
 SIZES = {"hidden_size": 64, "num_hidden_layers": 2, "vision_hidden_size": 32, "vision_depth": 2}

@@ -12,7 +12,7 @@ import mmgrpo
 from mmgrpo.cli import main
 from mmgrpo.errors import CheckpointError
 from mmgrpo.observe.sinks import read_rows
-from mmgrpo.train.whole import latest, whole_checkpoints
+from mmgrpo.training.whole import latest, whole_checkpoints
 
 SIX = {"num_steps": 6, "lr_scheduler_type": "cosine", "warmup_steps": 2}
 WARM = {"data": {"synthetic": "counting", "rows": 20, "seed": 3}, "num_steps": 2, "batch_size": 4}
@@ -218,7 +218,7 @@ def test_the_best_and_the_newest_checkpoints_are_kept(train):
     changes = six({"eval": {"eval_steps": 1, "at_start": False}})
     changes["train"] |= {"save_steps": 1, "save_total_limit": 2, "save_best": "eval/accuracy"}
     with pytest.MonkeyPatch.context() as patch:
-        from mmgrpo.evaluate.report import Report
+        from mmgrpo.evaluation.report import Report
 
         honest = Report.metrics
         patch.setattr(Report, "metrics", lambda self: honest(self) | {"eval/accuracy": values[self.step]})

@@ -21,7 +21,7 @@ from mmgrpo.policy.families import qwen_vl
 from mmgrpo.policy.forward import PackedForward
 from mmgrpo.rollout import local
 from mmgrpo.rollout.local import LocalEngine
-from mmgrpo.train.whole import whole_checkpoints
+from mmgrpo.training.whole import whole_checkpoints
 
 OFF = {"media_count": False, "engine_logprobs": False, "packed_equals_plain": False, "picture_swap": False}
 WARM = {"warm_start": {"data": {"synthetic": "counting", "rows": 20, "seed": 3}, "num_steps": 2, "batch_size": 4}}

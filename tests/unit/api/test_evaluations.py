@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from mmgrpo.api.evaluations import gain_errors, read_evaluation, report_line, table_rows, write_evaluation
-from mmgrpo.evaluate.report import Report, RowResult, paired_gain, score_rows
+from mmgrpo.evaluation.report import Report, RowResult, paired_gain, score_rows
 from mmgrpo.observe.runfolder import RunFolder
 
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from mmgrpo.grpo.objective import Objective
-from mmgrpo.train.optimizer import Optimizer, OptimizerSettings
-from mmgrpo.train.packing import pack
-from mmgrpo.train.schedule import Schedule
-from mmgrpo.train.update import UpdateSettings, update
+from mmgrpo.training.optimizer import Optimizer, OptimizerSettings
+from mmgrpo.training.packing import pack
+from mmgrpo.training.schedule import Schedule
+from mmgrpo.training.update import UpdateSettings, update
 
 LOSS_TYPES = ["grpo", "dr_grpo", "dapo", "bnpo"]
 BOUNDS = {torch.float64: 1e-9, torch.float32: 1e-5}

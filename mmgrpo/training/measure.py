@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mmgrpo.grpo.logprobs import mismatch
-from mmgrpo.train.frozen import MicroBatch
+from mmgrpo.training.frozen import MicroBatch
 
 KnownLogprobs = tuple[Float[Tensor, "K"], Float[Tensor, "K"], Bool[Tensor, "K"]]
 """Log-probs of the trainer and of the engine, in nats, and which of them are of trained tokens; on the CPU."""

@@ -13,10 +13,10 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from mmgrpo.train.backward import backward
-from mmgrpo.train.contract import TrainablePolicy
-from mmgrpo.train.optimizer import Optimizer
-from mmgrpo.train.packing import pack_segments
+from mmgrpo.training.backward import backward
+from mmgrpo.training.contract import TrainablePolicy
+from mmgrpo.training.optimizer import Optimizer
+from mmgrpo.training.packing import pack_segments
 from mmgrpo.types import Batch, Completion, Prompt, Segment
 
 Target = tuple[Prompt, Int[Tensor, "C"]]

@@ -7,11 +7,11 @@ import torch
 
 from mmgrpo.errors import TrainingError
 from mmgrpo.grpo.objective import Objective
-from mmgrpo.train.frozen import prepare
-from mmgrpo.train.optimizer import Optimizer, OptimizerSettings
-from mmgrpo.train.packing import pack
-from mmgrpo.train.schedule import Schedule
-from mmgrpo.train.update import UpdateSettings, update
+from mmgrpo.training.frozen import prepare
+from mmgrpo.training.optimizer import Optimizer, OptimizerSettings
+from mmgrpo.training.packing import pack
+from mmgrpo.training.schedule import Schedule
+from mmgrpo.training.update import UpdateSettings, update
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mmgrpo.errors import TrainingError
-from mmgrpo.train.packing import pack, rows_of
+from mmgrpo.training.packing import pack, rows_of
 from mmgrpo.types import Segment
 
 

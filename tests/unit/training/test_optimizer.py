@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from mmgrpo.errors import CheckpointError, TrainingError
-from mmgrpo.train.optimizer import Optimizer, OptimizerSettings
-from mmgrpo.train.schedule import Schedule, learning_rate_at
+from mmgrpo.training.optimizer import Optimizer, OptimizerSettings
+from mmgrpo.training.schedule import Schedule, learning_rate_at
 
 
 def weights(dtype=torch.float32, **shapes):

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mmgrpo.errors import TrainingError, explain
-from mmgrpo.train.optimizer import Optimizer
+from mmgrpo.training.optimizer import Optimizer
 from mmgrpo.types import Batch
 
 NAMED_SAMPLES = 8

@@ -9,8 +9,8 @@ from PIL import Image
 
 from mmgrpo.config.load import load_config
 from mmgrpo.errors import ConfigError, ProcessorError
-from mmgrpo.evaluate.run import choose_metric, evaluate, truth_text
-from mmgrpo.evaluate.settings import eval_settings
+from mmgrpo.evaluation.run import choose_metric, evaluate, truth_text
+from mmgrpo.evaluation.settings import eval_settings
 from mmgrpo.reward.score import RewardSum
 from mmgrpo.rollout.scripted import ScriptedEngine
 from mmgrpo.types import Decoded, Prompt, Sample, Sampling

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mmgrpo.train.parallel import Processes
+from mmgrpo.training.parallel import Processes
 from mmgrpo.types import ScoredGroup
 
 _REMEMBERED = 64

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from mmgrpo.evaluate.report import Report, RowResult, paired_gain, score_rows
+from mmgrpo.evaluation.report import Report, RowResult, paired_gain, score_rows
 
 
 def row(name, correct, *, answer="3", formed=1.0, both=None, rewards=None, length=4.0, truncated=0.0):

@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mmgrpo.train.contract import TrainablePolicy
-from mmgrpo.train.packing import PackedTokens, rows_of
+from mmgrpo.training.contract import TrainablePolicy
+from mmgrpo.training.packing import PackedTokens, rows_of
 from mmgrpo.types import Batch, OptimizerBatch
 
 

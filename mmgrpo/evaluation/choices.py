@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from mmgrpo.config.schema import Config
 from mmgrpo.errors import ConfigError, explain
-from mmgrpo.evaluate.report import check_metric
-from mmgrpo.evaluate.run import choose_metric
+from mmgrpo.evaluation.report import check_metric
+from mmgrpo.evaluation.run import choose_metric
 
 
 def check_choices(config: Config, rewards: Sequence[str]) -> None:

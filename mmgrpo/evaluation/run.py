@@ -15,10 +15,10 @@ from typing import Any, Protocol, TypeVar
 from mmgrpo.contracts import Engine
 from mmgrpo.data.encoders import prompt_batches
 from mmgrpo.errors import ConfigError, explain
-from mmgrpo.evaluate.report import Report, RowResult, score_rows
-from mmgrpo.evaluate.settings import EvalSettings, settings_report
+from mmgrpo.evaluation.report import Report, RowResult, score_rows
+from mmgrpo.evaluation.settings import EvalSettings, settings_report
 from mmgrpo.reward.answers import read_answer
-from mmgrpo.train.parallel import Processes
+from mmgrpo.training.parallel import Processes
 from mmgrpo.types import Group, Prompt, Sample, Sampling, ScoredGroup
 
 Value = TypeVar("Value")

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from mmgrpo.errors import CheckpointError, TrainingError, explain
-from mmgrpo.train.parallel import Processes
-from mmgrpo.train.schedule import Schedule
+from mmgrpo.training.parallel import Processes
+from mmgrpo.training.schedule import Schedule
 
 HALF = (torch.bfloat16, torch.float16)
 

@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from mmgrpo.errors import CheckpointError
-from mmgrpo.train import checkpoint, random_streams, whole
-from mmgrpo.train.checkpoint import Progress, load, save
-from mmgrpo.train.optimizer import Optimizer, OptimizerSettings
-from mmgrpo.train.schedule import Schedule
-from mmgrpo.train.whole import latest, whole_checkpoints, why_not_whole
+from mmgrpo.training import checkpoint, random_streams, whole
+from mmgrpo.training.checkpoint import Progress, load, save
+from mmgrpo.training.optimizer import Optimizer, OptimizerSettings
+from mmgrpo.training.schedule import Schedule
+from mmgrpo.training.whole import latest, whole_checkpoints, why_not_whole
 
 
 @pytest.fixture
@@ -217,9 +217,9 @@ def test_the_manifest_lists_every_file_with_its_size(tmp_path, policy, optimizer
 SAVE_FOREVER = """
 import sys, torch
 from pathlib import Path
-from mmgrpo.train.checkpoint import Progress, save
-from mmgrpo.train.optimizer import Optimizer, OptimizerSettings
-from mmgrpo.train.schedule import Schedule
+from mmgrpo.training.checkpoint import Progress, save
+from mmgrpo.training.optimizer import Optimizer, OptimizerSettings
+from mmgrpo.training.schedule import Schedule
 
 class Policy:
     weight = torch.nn.Parameter(torch.zeros(300_000))

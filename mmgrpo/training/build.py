@@ -9,11 +9,11 @@ from torch import nn
 from mmgrpo.config.learn import Loss, Rollout, Train
 from mmgrpo.config.observe import WarmStart
 from mmgrpo.grpo.objective import Objective
-from mmgrpo.train.optimizer import Optimizer, OptimizerSettings
-from mmgrpo.train.parallel import Processes
-from mmgrpo.train.schedule import Schedule
-from mmgrpo.train.supervised import WarmStartSettings
-from mmgrpo.train.update import UpdateSettings
+from mmgrpo.training.optimizer import Optimizer, OptimizerSettings
+from mmgrpo.training.parallel import Processes
+from mmgrpo.training.schedule import Schedule
+from mmgrpo.training.supervised import WarmStartSettings
+from mmgrpo.training.update import UpdateSettings
 
 
 def build_optimizer(

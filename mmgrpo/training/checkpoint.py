@@ -26,10 +26,10 @@ import torch
 from safetensors import SafetensorError
 
 from mmgrpo.errors import CheckpointError, explain
-from mmgrpo.train import random_streams
-from mmgrpo.train.contract import TrainablePolicy
-from mmgrpo.train.optimizer import Optimizer
-from mmgrpo.train.whole import latest, seal, sync, whole_checkpoints, why_not_whole
+from mmgrpo.training import random_streams
+from mmgrpo.training.contract import TrainablePolicy
+from mmgrpo.training.optimizer import Optimizer
+from mmgrpo.training.whole import latest, seal, sync, whole_checkpoints, why_not_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from mmgrpo.grpo.loss import policy_loss
 from mmgrpo.grpo.objective import Counts, Objective
 from mmgrpo.grpo.sums import LossSums, loss_metrics
-from mmgrpo.train.backward import backward
-from mmgrpo.train.contract import TrainablePolicy
-from mmgrpo.train.frozen import MicroBatch, prepare
-from mmgrpo.train.measure import known_logprobs, longest, masked_sum, mean_over_steps, sampling_metrics
-from mmgrpo.train.optimizer import Optimizer
-from mmgrpo.train.parallel import Processes
+from mmgrpo.training.backward import backward
+from mmgrpo.training.contract import TrainablePolicy
+from mmgrpo.training.frozen import MicroBatch, prepare
+from mmgrpo.training.measure import known_logprobs, longest, masked_sum, mean_over_steps, sampling_metrics
+from mmgrpo.training.optimizer import Optimizer
+from mmgrpo.training.parallel import Processes
 from mmgrpo.types import OptimizerBatch, UpdateStats
 
 
@@ -59,7 +59,7 @@ def update(
 
     Args:
         policy: What learns.
-        batches: One entry per optimizer step, from :func:`mmgrpo.train.packing.pack`.
+        batches: One entry per optimizer step, from :func:`mmgrpo.training.packing.pack`.
         settings: How.
         optimizer: Built over ``policy.trainable()``.
 

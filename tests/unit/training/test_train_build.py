@@ -4,7 +4,7 @@ import pytest
 
 from mmgrpo.config.learn import Loss, Rollout, Train
 from mmgrpo.config.observe import WarmStart
-from mmgrpo.train.build import (
+from mmgrpo.training.build import (
     build_optimizer,
     build_warm_start_optimizer,
     optimizer_settings,

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from mmgrpo.errors import TrainingError
-from mmgrpo.train.optimizer import Optimizer, OptimizerSettings
-from mmgrpo.train.packing import pack_segments
-from mmgrpo.train.schedule import Schedule
-from mmgrpo.train.supervised import WarmStartSettings, imitate, imitation, warm_start
+from mmgrpo.training.optimizer import Optimizer, OptimizerSettings
+from mmgrpo.training.packing import pack_segments
+from mmgrpo.training.schedule import Schedule
+from mmgrpo.training.supervised import WarmStartSettings, imitate, imitation, warm_start
 
 SETTINGS = WarmStartSettings(num_steps=60, max_batch_tokens=1000)
 

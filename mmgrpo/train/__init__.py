@@ -1,5 +1,0 @@
-"""Learning: packing, optimizer, update, warm start, checkpoints.
-
-Knows a policy by what it can do (:class:`mmgrpo.train.contract.TrainablePolicy`); does not know model families,
-engines, rewards or files of data.
-"""
