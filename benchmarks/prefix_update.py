@@ -87,7 +87,7 @@ def completion(length: int) -> Completion:
         rollout_logprobs=torch.zeros(length),
         loss_mask=torch.ones(length, dtype=torch.bool),
         text="",
-        finish_reason="length",
+        status="length",
         policy_version=0,
     )
 

@@ -15,8 +15,12 @@ from typing import Any, Literal
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from mmgrpo.errors import TrainingError, explain
+
 MediaKind = Literal["image", "audio", "video"]
-FinishReason = Literal["stop", "length"]
+Status = Literal["stop", "length"]
+"""How a completion ended: with an end token or a stop string, or at the limit of its length."""
+Author = Literal["policy", "environment"]
 Message = Mapping[str, Any]
 """``{"role": ..., "content": str | list of blocks}``; a block is ``{"type": "text", "text": ...}`` or a placeholder
 ``{"type": "image" | "audio" | "video"}`` that stands for the next medium of that kind."""
@@ -86,22 +90,78 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Tokens of a completion that follow each other and have one author."""
+
+    num_tokens: int
+    """At least one."""
+    author: Author = "policy"
+    """Who wrote them: tokens of the policy are trained, those of an environment (a tool's answer) are only read."""
+    policy_version: int | None
+    """Weight updates of the policy that wrote them; None for an environment's."""
+    media: tuple[Decoded, ...] = ()
+    """Media whose placeholders stand in these tokens, in order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """One answer of the policy."""
+    """One answer of the policy: a sequence of spans, and usually a single one of the policy.
+
+    Tensors run over all spans, so the usual completion costs what its tokens cost.
+
+    Raises:
+        ValueError: The spans do not cover the tokens, or tokens of an environment are trained.
+
+    Example:
+        >>> import torch
+        >>> tokens, trained = torch.tensor([5, 6, 7]), torch.tensor([True, False, True])
+        >>> turns = (
+        ...     Span(num_tokens=1, policy_version=2),
+        ...     Span(num_tokens=1, author="environment", policy_version=None),
+        ...     Span(num_tokens=1, policy_version=3),
+        ... )
+        >>> written = Completion(
+        ...     token_ids=tokens, rollout_logprobs=torch.zeros(3), loss_mask=trained, text="a", status="stop",
+        ...     policy_version=3, spans=turns,
+        ... )
+        >>> [span.policy_version for span in written.spans]
+        [2, None, 3]
+    """
 
     token_ids: Int[Tensor, "C"]
-    """At least one; the end token is included when ``finish_reason`` is "stop"."""
+    """At least one; the end token is included when ``status`` is "stop"."""
     rollout_logprobs: Float[Tensor, "C"]
-    """log p of each token when it was sampled, in nats, at the sampling temperature, before any truncation."""
+    """log p of each token when it was sampled, in nats, at the sampling temperature, before any truncation; 0 for
+    tokens that an environment wrote."""
     loss_mask: Bool[Tensor, "C"]
     """True where the token is trained."""
     text: str
     """Decoded, without the end token."""
-    finish_reason: FinishReason
+    status: Status
     policy_version: int
-    """Number of weight updates of the policy that wrote it."""
-    media: tuple[Decoded, ...] = ()
-    """Media that a tool or renderer added; usually none."""
+    """Weight updates of the policy that wrote the newest of its spans."""
+    spans: tuple[Span, ...] = ()
+    """In order, over all tokens; left out: one of the policy."""
+
+    def __post_init__(self) -> None:
+        """Fill in the usual span, or check those that are given."""
+        if not self.spans:
+            whole = Span(num_tokens=len(self.token_ids), policy_version=self.policy_version)
+            object.__setattr__(self, "spans", (whole,))
+            return
+        ends = [0]
+        for span in self.spans:
+            ends.append(ends[-1] + span.num_tokens)
+        if ends[-1] != len(self.token_ids) or any(span.num_tokens < 1 for span in self.spans):
+            raise ValueError(f"Spans of {ends[-1]} tokens do not cover a completion of {len(self.token_ids)}.")
+        for span, start, end in zip(self.spans, ends, ends[1:], strict=False):
+            if span.author == "environment" and bool(self.loss_mask[start:end].any()):
+                raise ValueError(f"Tokens {start} to {end - 1} were written by an environment and cannot be trained.")
+
+    @property
+    def media(self) -> tuple[Decoded, ...]:
+        """Media that came back while it was written (from a tool or renderer); usually none."""
+        return tuple(item for span in self.spans for item in span.media)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +193,24 @@ class Segment:
     completions: tuple[Completion, ...]
     advantages: tuple[float, ...]
     """One per completion."""
+
+    def __post_init__(self) -> None:
+        """Refuse what the packed forward would drop without a word.
+
+        Raises:
+            TrainingError: A completion holds media: its tokens would be read without them.
+        """
+        for completion in self.completions:
+            if completion.media:
+                raise TrainingError(
+                    explain(
+                        "Media inside a completion cannot be trained on",
+                        where=f"sample {self.prompt.sample.id}",
+                        expected="completions of text tokens",
+                        got=f"{', '.join(item.kind for item in completion.media)} inside one",
+                        fix="Use an engine or environment that answers in text.",
+                    )
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

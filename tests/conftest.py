@@ -139,7 +139,7 @@ def make_completion():
             rollout_logprobs=torch.zeros(length),
             loss_mask=torch.ones(length, dtype=torch.bool),
             text="",
-            finish_reason="stop",
+            status="stop",
             policy_version=0,
         )
 

@@ -116,7 +116,7 @@ class Watch:
 
     def _truncated(self, scored: Sequence[ScoredGroup]) -> None:
         completions = [c for s in scored for c in s.group.completions]
-        share = sum(c.finish_reason == "length" for c in completions) / len(completions)
+        share = sum(c.status == "length" for c in completions) / len(completions)
         if share == 1.0 and self.masks_truncated:
             self._warn(
                 "masked",

@@ -153,7 +153,7 @@ def _row(scored: ScoredGroup, metric: str) -> RowResult:
         well_formed=sum(formed) / count,
         correct_well_formed=sum(v >= 1.0 and f for v, f in zip(values, formed, strict=True)) / count,
         length=sum(len(c.token_ids) for c in group.completions) / count,
-        truncated=sum(c.finish_reason == "length" for c in group.completions) / count,
+        truncated=sum(c.status == "length" for c in group.completions) / count,
         media=tuple(m.name for m in group.prompt.media),
     )
 

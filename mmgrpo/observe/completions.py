@@ -127,7 +127,7 @@ def _completion(completion: Completion) -> dict[str, Any]:
     return {
         "completion": encodable(completion.text),
         "tokens": len(completion.token_ids),
-        "finish_reason": completion.finish_reason,
+        "finish_reason": completion.status,
     }
 
 

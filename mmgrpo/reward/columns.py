@@ -124,5 +124,5 @@ _READERS: dict[str, Callable[[Prompt, Completion], Any]] = {
     "videos": _media("video"),
     "completion_media": lambda _, c: [_plain(m) for m in c.media],
     "ids": lambda p, _: p.sample.id,
-    "finish_reasons": lambda _, c: c.finish_reason,
+    "finish_reasons": lambda _, c: c.status,
 }

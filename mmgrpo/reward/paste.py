@@ -61,6 +61,6 @@ def _completion(text: str) -> Completion:
         rollout_logprobs=torch.zeros(length),
         loss_mask=torch.ones(length, dtype=torch.bool),
         text=text,
-        finish_reason="stop",
+        status="stop",
         policy_version=0,
     )

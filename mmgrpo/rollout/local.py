@@ -150,7 +150,7 @@ class LocalEngine:
                     rollout_logprobs=torch.tensor(row.logprobs),
                     loss_mask=torch.ones(len(row.tokens), dtype=torch.bool),
                     text=self._decode(body),
-                    finish_reason="stop" if row.stopped else "length",
+                    status="stop" if row.stopped else "length",
                     policy_version=self.version,
                 )
             )

@@ -94,7 +94,7 @@ class ScriptedEngine:
             rollout_logprobs=torch.full((len(ids),), self._logprob),
             loss_mask=torch.ones(len(ids), dtype=torch.bool),
             text=text if whole else self._decode(ids),
-            finish_reason="stop" if whole else "length",
+            status="stop" if whole else "length",
             policy_version=self.version,
         )
 

@@ -73,7 +73,7 @@ def completion_figures(scored: Sequence[ScoredGroup]) -> dict[str, float]:
     """Lengths in tokens, and how many completions hit the limit."""
     completions = [c for s in scored for c in s.group.completions]
     lengths = torch.tensor([len(c.token_ids) for c in completions], dtype=torch.float64)
-    ended = torch.tensor([c.finish_reason == "stop" for c in completions])
+    ended = torch.tensor([c.status == "stop" for c in completions])
     finished = lengths[ended] if bool(ended.any()) else torch.zeros(1, dtype=torch.float64)
     return {
         "completions/mean_length": float(lengths.mean()),

@@ -56,7 +56,7 @@ def _light(scored: ScoredGroup) -> ScoredGroup:
     completions = tuple(
         replace(
             one, token_ids=one.token_ids.cpu(), rollout_logprobs=one.rollout_logprobs.cpu(),
-            loss_mask=one.loss_mask.cpu(), media=(),
+            loss_mask=one.loss_mask.cpu(), spans=tuple(replace(span, media=()) for span in one.spans),
         )
         for one in group.completions
     )  # fmt: skip

@@ -151,7 +151,7 @@ def _segment(scored: ScoredGroup, advantages: Float[Tensor, "G"], *, mask_trunca
             )
         )
     if mask_truncated:
-        completions = tuple(_untrained(c) if c.finish_reason == "length" else c for c in completions)
+        completions = tuple(_untrained(c) if c.status == "length" else c for c in completions)
     return Segment(prompt=prompt, completions=completions, advantages=tuple(values.tolist()))
 
 

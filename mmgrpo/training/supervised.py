@@ -120,7 +120,7 @@ def imitation(prompt: Prompt, token_ids: Int[Tensor, "C"]) -> Segment:
         rollout_logprobs=torch.zeros(len(token_ids)),
         loss_mask=torch.ones(len(token_ids), dtype=torch.bool),
         text="",
-        finish_reason="stop",
+        status="stop",
         policy_version=0,
     )
     return Segment(prompt=prompt, completions=(completion,), advantages=(0.0,))

@@ -65,7 +65,7 @@ def scored(texts):
             rollout_logprobs=-one,
             loss_mask=one.bool(),
             text=text,
-            finish_reason="stop",
+            status="stop",
             policy_version=0,
         )
         for text in texts

@@ -70,5 +70,5 @@ def test_r13_a_completion_at_the_limit_says_so(tiny_policy, make_prompt, make_pi
 
     policy.module.head = rambling
     (group,) = LocalEngine(policy).generate([prompt], [2], Sampling(max_completion_length=12))
-    assert {(c.finish_reason, len(c.token_ids)) for c in group.completions} == {("length", 12)}
+    assert {(c.status, len(c.token_ids)) for c in group.completions} == {("length", 12)}
     assert group.completions[0].text.startswith("5. 6+2=8")

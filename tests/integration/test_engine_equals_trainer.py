@@ -217,7 +217,7 @@ def test_every_end_token_stops_and_is_part_of_the_completion(which, tiny_policy,
     (group,) = LocalEngine(policy).generate(three_prompts(policy)[:1], [2], sampling)
     for completion in group.completions:
         assert completion.token_ids.tolist() == [*body, end[which]]
-        assert (completion.text, completion.finish_reason) == ("<answer>3</answer>", "stop")
+        assert (completion.text, completion.status) == ("<answer>3</answer>", "stop")
         assert completion.loss_mask.all() and len(completion.rollout_logprobs) == len(body) + 1
 
 
@@ -235,7 +235,7 @@ def test_a_stop_string_ends_a_completion_also_when_split_over_tokens(text, stop,
     (group,) = LocalEngine(policy).generate(three_prompts(policy)[:1], [1], sampling)
     assert group.completions[0].token_ids.tolist() == tokens[:length]
     assert group.completions[0].text == shown[length - 1]
-    assert group.completions[0].finish_reason == "stop"
+    assert group.completions[0].status == "stop"
 
 
 def test_special_tokens_between_do_not_hide_a_stop_string(tiny_policy, three_prompts):

@@ -83,7 +83,7 @@ def groups(policy):
             rollout_logprobs=torch.zeros(length),
             loss_mask=torch.ones(length, dtype=torch.bool),
             text="",
-            finish_reason="stop",
+            status="stop",
             policy_version=0,
         )
 

@@ -49,7 +49,7 @@ def rollout(policy, step):
             rollout_logprobs=torch.zeros(5),
             loss_mask=torch.ones(5, dtype=torch.bool),
             text="",
-            finish_reason="stop",
+            status="stop",
             policy_version=step,
         )
         for _ in range(4)

@@ -23,7 +23,7 @@ def make_scored():
                 rollout_logprobs=torch.full((length,), -1.0),
                 loss_mask=torch.ones(length, dtype=torch.bool),
                 text=text,
-                finish_reason=end,
+                status=end,
                 policy_version=0,
             )
             for text, length, end in zip(texts, lengths, finish, strict=True)

@@ -29,7 +29,7 @@ def scored(texts, *, source="pictures/a.png", sample_id="row 0"):
             rollout_logprobs=-ones,
             loss_mask=ones.bool(),
             text=text,
-            finish_reason="stop",
+            status="stop",
             policy_version=0,
         )
         for text in texts

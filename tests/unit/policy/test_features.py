@@ -39,7 +39,7 @@ def batch_of(prompt):
     def completion(length):
         return Completion(
             token_ids=torch.randint(20, 200, (length,), generator=random), rollout_logprobs=torch.zeros(length),
-            loss_mask=torch.ones(length, dtype=torch.bool), text="", finish_reason="length", policy_version=0,
+            loss_mask=torch.ones(length, dtype=torch.bool), text="", status="length", policy_version=0,
         )  # fmt: skip
 
     completions = tuple(map(completion, LENGTHS))

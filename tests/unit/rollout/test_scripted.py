@@ -31,8 +31,8 @@ def test_a_function_may_write_the_script():
 
 def test_a_text_that_ends_has_its_end_token_and_a_longer_one_is_cut():
     short, long = ScriptedEngine({"a": ["abcde", "abcdef"]}).generate([prompt("a")], [2], LIMIT)[0].completions
-    assert (short.finish_reason, short.token_ids.tolist()) == ("stop", [*b"abcde", END])
-    assert (long.finish_reason, long.token_ids.tolist(), long.text) == ("length", [*b"abcdef"], "abcdef")
+    assert (short.status, short.token_ids.tolist()) == ("stop", [*b"abcde", END])
+    assert (long.status, long.token_ids.tolist(), long.text) == ("length", [*b"abcdef"], "abcdef")
     cut = ScriptedEngine({"a": ["abcdefgh"]}).generate([prompt("a")], [1], LIMIT)[0].completions[0]
     assert cut.text == "abcdef"
 

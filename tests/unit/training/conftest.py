@@ -107,7 +107,7 @@ def _completion(length, finish="stop", seed=0, logprob=-1.0):
         rollout_logprobs=torch.full((length,), logprob),
         loss_mask=torch.ones(length, dtype=torch.bool),
         text=f"text {seed}",
-        finish_reason=finish,
+        status=finish,
         policy_version=0,
     )
 
