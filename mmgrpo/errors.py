@@ -113,3 +113,17 @@ def counted(number: int | float, noun: str, *, plural: str = "") -> str:
         ('1 step', '1,200 rows', '0.5 seconds', '2 boxes')
     """
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def shorten(text: str, *, limit: int = 200) -> str:
+    """Cut a text for a message, and say how long it was: a row may hold megabytes.
+
+    Args:
+        text: Any text.
+        limit: Characters that are kept.
+
+    Example:
+        >>> shorten("abc"), shorten("abcdef", limit=3)
+        ('abc', 'abc… (6 characters)')
+    """
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text):,} characters)"

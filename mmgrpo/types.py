@@ -37,6 +37,9 @@ class Media:
     """Sampling rate in Hz (audio) or frames per second (video), where the source does not carry it itself."""
     name: str = ""
     """How messages call it: its path, or where it came from ("row 3, column image")."""
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Settings that the row gives beside it, read-only, by the row's own names (``fps``, ``video_start``,
+    ``max_pixels``, …); whoever decodes it follows each, or refuses it by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from mmgrpo.addresses import kind_of_ending
 from mmgrpo.config.data import Files
 from mmgrpo.data.jsonfile import LARGE_BYTES, JsonRows
 from mmgrpo.data.lazy import JoinedRows, ListedRows, Rows
@@ -22,9 +23,6 @@ _LONGEST_LINE = 1 << 26
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _SAVED = ("state.json", "dataset_dict.json")
 _METADATA = ("metadata.jsonl", "metadata.csv", "metadata.parquet")
-_VIDEO, _AUDIO = (".mp4", ".mov", ".mkv", ".avi", ".webm"), (".wav", ".flac", ".mp3", ".ogg", ".m4a", ".opus")
-_MEDIA_OF_FILE = {**dict.fromkeys(_VIDEO, "video"), **dict.fromkeys(_AUDIO, "audio")}
-"""What the file of a metadata row is, by its ending; any other is a picture."""
 
 
 def open_path(source: Files, base: Path) -> Rows:
@@ -158,8 +156,8 @@ def _with_files(rows: Rows) -> Rows:
     """Offer the ``file_name`` of a metadata file as a column of its kind of medium, row by row."""
     if "file_name" not in rows.columns or not len(rows):
         return rows
-    endings = [Path(str(name)).suffix.lower() for name in rows.column("file_name")]
-    return RenamedRows(rows, column="file_name", names=[_MEDIA_OF_FILE.get(ending, "image") for ending in endings])
+    names = [kind_of_ending(str(name)) or "image" for name in rows.column("file_name")]
+    return RenamedRows(rows, column="file_name", names=names)
 
 
 def _json_rows(path: Path) -> Rows:

@@ -12,6 +12,7 @@ from typing import Any, TypeGuard, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from mmgrpo.addresses import PathPolicy, locate
 from mmgrpo.config.data import Columns, Template
 from mmgrpo.data.formats.detect import Format
 from mmgrpo.data.formats.reading import ONE_FORM, Part, Reading, filled
@@ -19,7 +20,6 @@ from mmgrpo.data.formats.values import nesting
 from mmgrpo.data.forms import check_columns, form_of, template_names
 from mmgrpo.data.lazy import Row, Rows
 from mmgrpo.data.messages import Conversation, ask, converse
-from mmgrpo.data.places import Places, locate
 from mmgrpo.data.templates import fill
 from mmgrpo.data.twins import as_twin
 from mmgrpo.errors import DatasetError, MediaError, MmgrpoError, explain
@@ -58,7 +58,7 @@ class Samples(Sequence[Sample]):
         self.rows = rows
         self.form = form_of(rows, columns=columns, template=template)
         self._columns, self._template = columns, template
-        self._places = Places(
+        self._paths = PathPolicy(
             base=rows.base, confined=rows.confined, allow_absolute=allow_absolute_media, remote=remote
         )
 
@@ -84,7 +84,7 @@ class Samples(Sequence[Sample]):
             columns=self._columns,
             template=self._template,
             where=self.rows.where(position),
-            places=self._places,
+            paths=self._paths,
             sample_id=self.rows.id(position),
             form=self.form,
         )
@@ -123,7 +123,7 @@ def to_sample(
     columns: Columns,
     template: Template,
     where: str,
-    places: Places | None = None,
+    paths: PathPolicy | None = None,
     sample_id: str = "0",
     form: Format | None = None,
 ) -> Sample:
@@ -134,7 +134,7 @@ def to_sample(
         columns: Which column is what.
         template: The words around the row.
         where: The row's place, for messages.
-        places: Which media files may be named; default: below the working folder, and absolute paths.
+        paths: Which media files may be named; default: below the working folder, and absolute paths.
         sample_id: The id, unless ``columns.id`` names a column.
         form: Of the row; default: told by its columns.
 
@@ -158,7 +158,7 @@ def to_sample(
     talk = _conversation(reading, values, template, where)
     if not talk.media and not any(map(_says, talk.messages)):
         raise DatasetError(explain("The prompt is empty", where=where, got=f"filled are {filled(row)}", fix=ONE_FORM))
-    allowed = places or Places(base=Path.cwd())
+    allowed = paths or PathPolicy(base=Path.cwd())
     own_id = row[columns.id] if columns.id else reading.id
     return Sample(
         id=sample_id if own_id is None else str(own_id),
@@ -221,10 +221,10 @@ def _is_chat(prompt: Any) -> TypeGuard[Sequence[Any]]:
     return isinstance(prompt, Sequence) and not isinstance(prompt, str | bytes)
 
 
-def _medium(part: Part, places: Places, where: str) -> Media:
+def _medium(part: Part, paths: PathPolicy, where: str) -> Media:
     column = f"{where}, column {part.column}" if part.column else f"{where}, its messages"
     source, rate = _carried(part, column)
-    source = locate(source, places, where=column)
+    source = locate(source, paths, where=column)
     name = part.name or (str(source) if isinstance(source, Path) else column)
     return Media(kind=part.kind, source=source, rate=part.rate if rate is None else rate, name=name)  # type: ignore[arg-type]
 

@@ -13,14 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mmgrpo.addresses import ENDINGS, kind_of_ending
 from mmgrpo.data.lazy import Row, Rows
 from mmgrpo.errors import DatasetError, explain
 
-_KINDS = {
-    "image": ("png", "jpg", "jpeg", "webp", "bmp", "gif", "tif", "tiff", "ppm", "avif"),
-    "video": ("mp4", "mov", "mkv", "avi", "webm"),
-    "audio": ("wav", "flac", "mp3", "ogg", "m4a", "opus"),
-}
 _JSON, _TEXT = ("json", "jsn"), ("txt", "cls", "text", "transcript", "caption")
 _ROLES = {"txt": ("problem", ("problem", "prompt", "question", "query", "messages", "conversations")),
           "cls": ("solution", ("solution", "answer", "ground_truth"))}  # fmt: skip
@@ -72,7 +68,7 @@ class ShardRows(Rows):
 
     def column(self, name: str) -> list[Any]:
         """Read one column, and no media for a column of words."""
-        if name in _KINDS:
+        if name in ENDINGS:
             return super().column(name)
         return [self._words(i).get(name) for i in range(len(self))]
 
@@ -159,16 +155,15 @@ def _grouped(shard: Path) -> dict[str, list[_File]]:
 
 def _media(held: Sequence[tuple[str, bytes]]) -> Iterator[tuple[str, Any]]:
     """Find the media of each kind: by the ending of the file, which may have a part before it (``1.left.png``)."""
-    for kind, endings in _KINDS.items():
-        found = [content for name, content in held if name.split(".")[-1] in endings]
+    for kind in ENDINGS:
+        found = [content for name, content in held if kind_of_ending(f"_.{name}") == kind]
         if found:
             yield kind, found[0] if len(found) == 1 else found
 
 
 def _others(held: Sequence[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]:
     """Offer any other file under its ending, as bytes."""
-    known = {ending for endings in _KINDS.values() for ending in endings}
-    yield from ((name, content) for name, content in held if name.split(".")[-1] not in known)
+    yield from ((name, content) for name, content in held if kind_of_ending(f"_.{name}") is None)
 
 
 def shard_rows(shards: Sequence[Path], *, name: str) -> ShardRows:

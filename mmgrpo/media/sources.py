@@ -6,18 +6,13 @@ may be read was decided when the row became a sample.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import io
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
-from mmgrpo.errors import MediaError, explain
-
-_BASE64 = re.compile(r"[A-Za-z0-9+/_\s-]{40,}=*\s*")
+from mmgrpo.addresses import address_form, decode_text, file_of
+from mmgrpo.errors import MediaError, explain, shorten
 
 
 def load(source: Any, *, name: str) -> Any:
@@ -82,19 +77,15 @@ def _held(source: Mapping[str, Any], name: str) -> Any:
 
 
 def _text(source: str, name: str) -> bytes | Path:
-    scheme = source[:6].lower()
-    if scheme.startswith("data:"):
-        return _data_address(source, name)
-    if scheme.startswith("file:"):
-        return Path(unquote(urlsplit(source).path))
-    if scheme.startswith(("http:", "https:")):
-        raise MediaError(
-            explain(
-                "A medium lies on the network", where=name, got=source, fix="Download it, and name the local file."
-            )
-        )
-    if _BASE64.fullmatch(source) and not _is_file(source):
-        return _base64(source, name)
+    form = address_form(source)
+    if form == "data" or (form == "base64" and not _is_file(source)):
+        return decode_text(source, name=name)
+    if form == "file":
+        return Path(file_of(source, where=name))
+    if form in ("http", "foreign"):
+        fix = "Download it, and name the local file."
+        what = "A media item is on the network, and nothing is downloaded here"
+        raise MediaError(explain(what, where=name, got=shorten(source), fix=fix))
     return Path(source)
 
 
@@ -103,21 +94,6 @@ def _is_file(source: str) -> bool:
         return Path(source).is_file()
     except OSError:  # longer than any file name may be
         return False
-
-
-def _data_address(source: str, name: str) -> bytes:
-    head, comma, body = source.partition(",")
-    if not comma:
-        raise MediaError(explain("A data: address has no data", where=name, got=source[:80]))
-    return _base64(unquote(body), name) if head.lower().endswith(";base64") else unquote_to_bytes(body)
-
-
-def _base64(text: str, name: str) -> bytes:
-    plain = "".join(text.split()).translate(str.maketrans("-_", "+/")).rstrip("=")
-    try:
-        return base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise MediaError(explain("Base64 text is malformed", where=name, got=str(error))) from error
 
 
 def require_file(path: Path, *, name: str) -> Path:

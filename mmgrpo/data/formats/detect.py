@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
 from typing import Any
 
+from mmgrpo.addresses import kind_of_ending, sniff_kind
 from mmgrpo.config.data import AUTO, Columns
 from mmgrpo.data.formats import carried, easyr1, named, openai, r1v, sharegpt, swift, trl, vlm_r1
 from mmgrpo.data.formats.reading import MEDIA_COLUMNS, Reading, columns_of_media
-from mmgrpo.data.formats.values import sniffed
 from mmgrpo.data.lazy import Row
 from mmgrpo.errors import DatasetError, explain
 
@@ -108,13 +107,6 @@ def detect(have: Sequence[str], columns: Columns, first: Callable[[], Sequence[R
     )
 
 
-_MEDIA_ENDINGS = {
-    "image": frozenset([".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".avif"]),
-    "video": frozenset([".mp4", ".mov", ".mkv", ".avi", ".webm"]),
-    "audio": frozenset([".wav", ".flac", ".mp3", ".ogg", ".m4a", ".opus"]),
-}
-
-
 def lost_medium(have: Sequence[str], columns: Columns, rows: Sequence[Row]) -> tuple[str, str] | None:
     """Find a column that looks like media, where no column is read as media.
 
@@ -165,10 +157,9 @@ def _looks_like(value: Any) -> str | None:
     if isinstance(value, Mapping) and {"bytes", "path"} <= set(value):
         return _looks_like(value["bytes"]) or _looks_like(value["path"]) or "image"
     if isinstance(value, bytes):
-        return sniffed(value[:256])
+        return sniff_kind(value[:256])
     if isinstance(value, str) and value[:5].lower() == "data:":
         return next((kind for kind in MEDIA_COLUMNS if value[5:].lower().startswith(f"{kind}/")), None)
     if isinstance(value, str) and len(value) < 500 and "\n" not in value:
-        ending = PurePath(value).suffix.lower()
-        return next((kind for kind in MEDIA_COLUMNS if ending in _MEDIA_ENDINGS[kind]), None)
+        return kind_of_ending(value)
     return None

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
+from mmgrpo.addresses import ANIMATED
 from mmgrpo.config.data import AUTO, Columns
 from mmgrpo.data.formats.blocks import medium_of
-from mmgrpo.data.formats.values import ANIMATED, conversation, is_hole, is_still, nesting, written
+from mmgrpo.data.formats.values import conversation, is_hole, is_still, nesting, written
 from mmgrpo.data.lazy import Row
 from mmgrpo.errors import DatasetError, explain
 

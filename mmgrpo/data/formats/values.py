@@ -7,22 +7,15 @@ them; a list under ``video`` may be one clip, frame by frame, or several clips. 
 from __future__ import annotations
 
 import ast
-import base64
-import binascii
 import json
-import re
 from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
-STILL = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".ppm", ".webp", ".avif"})
+from mmgrpo.addresses import ENDINGS, first_bytes, sniff_kind
+
+STILL = ENDINGS["image"] - {".gif"}
 """Endings of pictures: a list of such files is a clip, frame by frame."""
-ANIMATED = frozenset({".webp", ".avif"})
-"""Those of them that may also be a whole clip, where the file stands alone."""
-_DATA = re.compile(r"data:[^,]*;base64,", re.IGNORECASE)
-_BASE64 = re.compile(r"[A-Za-z0-9+/_-]{40,}")
-_HEAD = 48
-"""Letters of base64 that tell what the bytes are; a multiple of 4."""
 
 
 def written(value: Any) -> Any:
@@ -102,64 +95,17 @@ def is_still(value: Any) -> bool:
     if isinstance(value, Mapping):
         value = value.get("bytes") if value.get("bytes") is not None else value.get("path")
     if isinstance(value, str):
-        kind = sniffed(_head(value))
+        kind = sniff_kind(first_bytes(value))
         path = value.split("?")[0] if "://" in value else value
         return kind == "image" if kind else PurePath(path).suffix.lower() in STILL
     if isinstance(value, PurePath):
         return value.suffix.lower() in STILL
     if isinstance(value, bytes | bytearray | memoryview):
-        return sniffed(bytes(value[:256])) == "image"
+        return sniff_kind(bytes(value[:256])) == "image"
     if hasattr(value, "getpixel"):
         return True
     shape = tuple(getattr(value, "shape", ())) or _shape(value)
     return len(shape) == 2 or (len(shape) == 3 and bool({1, 3, 4} & {shape[0], shape[-1]}))
-
-
-def sniffed(head: bytes) -> str | None:
-    r"""Tell by its first bytes what encoded bytes are: ``image``, ``video`` (animations too), ``audio`` or None.
-
-    Args:
-        head: At least the first 16 bytes; a moving WebP or PNG is told from a still one with 256.
-
-    Example:
-        >>> sniffed(b"GIF89a"), sniffed(b"RIFF\x00\x00\x00\x00WAVEfmt "), sniffed(b"hello")
-        ('video', 'audio', None)
-    """
-    if head[:4] == b"RIFF":
-        moving = head[12:16] == b"VP8X" and len(head) > 20 and bool(head[20] & 2)
-        return {b"WEBP": "video" if moving else "image", b"WAVE": "audio", b"AVI ": "video"}.get(head[8:12])
-    if head[4:8] == b"ftyp":
-        brand = head[8:12]
-        return "image" if brand == b"avif" else "audio" if brand in (b"M4A ", b"M4B ") else "video"
-    if head[:8] == b"\x89PNG\r\n\x1a\n":
-        return "video" if b"acTL" in head else "image"
-    return next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
-
-
-_MAGIC = {
-    b"\xff\xd8\xff": "image",
-    b"BM": "image",
-    b"II*\x00": "image",
-    b"MM\x00*": "image",
-    b"GIF8": "video",
-    b"\x1aE\xdf\xa3": "video",
-    b"fLaC": "audio",
-    b"OggS": "audio",
-    b"ID3": "audio",
-}
-
-
-def _head(text: str) -> bytes:
-    """Give the first bytes of what a text encodes; none where it encodes nothing, as a path."""
-    data = _DATA.match(text)
-    body = text[data.end() : data.end() + 2 * _HEAD] if data else text[: 2 * _HEAD]
-    letters = re.sub(r"\s", "", body)[:_HEAD]
-    if not data and not _BASE64.fullmatch(letters):
-        return b""
-    try:
-        return base64.b64decode(letters[: len(letters) // 4 * 4].replace("-", "+").replace("_", "/"))
-    except binascii.Error:
-        return b""
 
 
 def _shape(value: Any) -> tuple[int, ...]:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from mmgrpo.addresses import PathPolicy
 from mmgrpo.config.data import Columns, Template
-from mmgrpo.data.places import Places
 from mmgrpo.data.remote import Downloads, resolve
 from mmgrpo.data.samples import to_sample
 from mmgrpo.errors import MediaError
@@ -183,6 +183,6 @@ def test_odd_addresses_are_refused(address: str, tmp_path: Path):
 
 def test_rows_may_name_addresses_where_that_is_allowed(tmp_path: Path, server: tuple[int, list[str]]):
     row = {"image": "http://pictures.example/a.png", "problem": "?", "solution": "1"}
-    places = Places(base=None, remote=downloads(tmp_path, server[0]))
-    sample = to_sample(row, columns=Columns(), template=Template(), where="row 0", places=places)
+    places = PathPolicy(base=None, remote=downloads(tmp_path, server[0]))
+    sample = to_sample(row, columns=Columns(), template=Template(), where="row 0", paths=places)
     assert sample.media[0].source.read_bytes() == b"picture"

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from mmgrpo.addresses import PathPolicy, locate
 from mmgrpo.config.data import Columns, Template
-from mmgrpo.data.places import Places, locate
 from mmgrpo.data.rows import rows_from_python
 from mmgrpo.data.samples import Samples, to_sample
 from mmgrpo.data.synthetic.counting import scene_rows
@@ -24,7 +24,7 @@ R1V = {"image": "a.png", "problem": "How many items are there?", "solution": "<a
 
 def sample(row: dict, *, template: Template | None = None, places: Places | None = None, **columns: object) -> Sample:
     return to_sample(
-        row, columns=Columns(**columns), template=template or Template(), where="data.jsonl:7", places=places
+        row, columns=Columns(**columns), template=template or Template(), where="data.jsonl:7", paths=places
     )
 
 
@@ -259,23 +259,23 @@ def test_malformed_conversations_are_refused_with_their_row(wrong: list):
 
 
 def test_relative_paths_start_from_the_base(tmp_path):
-    assert locate("img/x.png", Places(base=tmp_path), where="w") == tmp_path / "img/x.png"
-    assert locate("./img/../x.png", Places(base=tmp_path), where="w") == tmp_path / "x.png"
+    assert locate("img/x.png", PathPolicy(base=tmp_path), where="w") == tmp_path / "img/x.png"
+    assert locate("./img/../x.png", PathPolicy(base=tmp_path), where="w") == tmp_path / "x.png"
 
 
 @pytest.mark.parametrize("climb", ["../x.png", "a/../../x.png", "../../../../etc/hostname"])
 def test_a_relative_path_may_not_leave_its_base(climb: str, tmp_path):
     with pytest.raises(MediaError, match="climbs out") as caught:
-        locate(climb, Places(base=tmp_path), where="data.jsonl:7, column image")
+        locate(climb, PathPolicy(base=tmp_path), where="data.jsonl:7, column image")
     assert "data.jsonl:7" in str(caught.value)
 
 
 def test_absolute_paths_are_read_unless_forbidden(tmp_path):
     path = str(tmp_path / "x.png")
-    assert locate(path, Places(base=Path("/elsewhere")), where="w") == Path(path)
-    assert locate("file://" + path, Places(base=None), where="w") == Path(path)
+    assert locate(path, PathPolicy(base=Path("/elsewhere")), where="w") == Path(path)
+    assert locate("file://" + path, PathPolicy(base=None), where="w") == Path(path)
     with pytest.raises(MediaError, match="absolute"):
-        locate(path, Places(base=tmp_path, allow_absolute=False), where="w")
+        locate(path, PathPolicy(base=tmp_path, allow_absolute=False), where="w")
 
 
 def test_with_a_root_nothing_outside_it_is_read(tmp_path):
@@ -283,7 +283,7 @@ def test_with_a_root_nothing_outside_it_is_read(tmp_path):
     root.mkdir()
     outside.write_bytes(b"x")
     (root / "link.png").symlink_to(outside)
-    inside = Places(base=root, confined=True)
+    inside = PathPolicy(base=root, confined=True)
     assert locate(str(root / "a.png"), inside, where="w") == root / "a.png"
     for path in (str(outside), "file://" + str(outside), "link.png", "../outside.png"):
         held = [{key: path} for key in ("path", "bytes", "frames", "video")]
@@ -293,23 +293,23 @@ def test_with_a_root_nothing_outside_it_is_read(tmp_path):
 
 
 def test_file_addresses_are_unquoted_and_plain_paths_are_not(tmp_path):
-    places = Places(base=tmp_path)
+    places = PathPolicy(base=tmp_path)
     assert locate("file:///a%20b/ü.png", places, where="w") == Path("/a b/ü.png")
     assert locate("a%20b.png", places, where="w") == tmp_path / "a%20b.png"
     assert locate("图 1.PNG", places, where="w") == tmp_path / "图 1.PNG"
 
 
 def test_a_path_inside_a_dictionary_is_found_too(tmp_path):
-    assert locate({"bytes": None, "path": "x.png"}, Places(base=tmp_path), where="w") == tmp_path / "x.png"
+    assert locate({"bytes": None, "path": "x.png"}, PathPolicy(base=tmp_path), where="w") == tmp_path / "x.png"
     frames = {"frames": ["1.png", b"x"], "fps": 4.0}
-    assert locate(frames, Places(base=tmp_path), where="w") == {"frames": [tmp_path / "1.png", b"x"], "fps": 4.0}
+    assert locate(frames, PathPolicy(base=tmp_path), where="w") == {"frames": [tmp_path / "1.png", b"x"], "fps": 4.0}
     inline = {"bytes": b"x", "path": "../../x.png"}
-    assert locate(inline, Places(base=tmp_path), where="w") is inline
+    assert locate(inline, PathPolicy(base=tmp_path), where="w") is inline
 
 
 def test_base64_and_data_addresses_are_no_paths_unless_such_a_file_exists(tmp_path):
     text = "iVBORw0KGgo" + "A" * 61
-    places = Places(base=tmp_path)
+    places = PathPolicy(base=tmp_path)
     assert locate(text, places, where="w") == f"data:;base64,{text}"
     assert locate("data:image/png;base64," + text, places, where="w").startswith("data:")
     assert locate("A" * 5000, places, where="w") == "data:;base64," + "A" * 5000
@@ -319,19 +319,19 @@ def test_base64_and_data_addresses_are_no_paths_unless_such_a_file_exists(tmp_pa
 
 def test_rows_without_a_folder_may_not_name_relative_paths():
     with pytest.raises(MediaError, match="media_root"):
-        locate("x.png", Places(base=None), where="w")
+        locate("x.png", PathPolicy(base=None), where="w")
 
 
 def test_nul_characters_are_refused(tmp_path):
     with pytest.raises(MediaError, match="NUL"):
-        locate("x\0.png", Places(base=tmp_path), where="w")
+        locate("x\0.png", PathPolicy(base=tmp_path), where="w")
 
 
 @given(st.text(max_size=60))
 def test_any_text_as_a_path_stays_below_the_base_or_is_refused(text: str):
     base = Path("/data/base")
     try:
-        found = locate(text, Places(base=base, allow_absolute=False), where="w")
+        found = locate(text, PathPolicy(base=base, allow_absolute=False), where="w")
     except MediaError:
         return
     assert found == text or Path(found).is_relative_to(base)
