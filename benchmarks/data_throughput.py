@@ -25,9 +25,9 @@ from pathlib import Path
 import machine
 from PIL import Image
 
+from mmgrpo.config.cache import Cache
 from mmgrpo.config.data import Columns, Template
 from mmgrpo.config.model import Model
-from mmgrpo.config.observe import Cache
 from mmgrpo.config.schema import Config
 from mmgrpo.data.encoders import Encoders
 from mmgrpo.data.feed import PromptFeed, Share

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from mmgrpo.config.learn import Loss
+from mmgrpo.config.loss import Loss
 from mmgrpo.grpo.advantages import group_advantages
 from mmgrpo.running.quota import Quota, with_equal_names
 from mmgrpo.running.run import Run

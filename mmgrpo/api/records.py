@@ -18,8 +18,8 @@ from mmgrpo.api.evaluations import (
 )
 from mmgrpo.assemble import Assembly
 from mmgrpo.config.changes import changes
-from mmgrpo.config.learn import Rollout
 from mmgrpo.config.load import load
+from mmgrpo.config.rollout import Rollout
 from mmgrpo.config.show import render, unit_lines
 from mmgrpo.evaluation.report import Report
 from mmgrpo.evaluation.run import choose_metric

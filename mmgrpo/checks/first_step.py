@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmgrpo.config.observe import Checks
+from mmgrpo.config.checks import Checks
 from mmgrpo.errors import TrainingError, explain
 from mmgrpo.policy.families.record import part_of
 from mmgrpo.policy.lora import without_dropout

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from mmgrpo.config.observe import Checks
+from mmgrpo.config.checks import Checks
 from mmgrpo.errors import counted, explain
 from mmgrpo.types import ScoredGroup
 

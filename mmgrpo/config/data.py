@@ -1,19 +1,229 @@
-"""``data:`` where the rows are and how a row becomes a prompt."""
+"""``data:`` where the rows are, how a row becomes a prompt, and how media are read."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from mmgrpo.config.base import Float, Int, Section
-from mmgrpo.config.media import AudioLimits, ImageLimits, MediaAdapter, VideoLimits
-from mmgrpo.config.sources import Files, Mixture, Package, Part, Scenes, Single, Source
 
-__all__ = [
-    "AUTO", "Columns", "Curriculum", "Data", "Files", "Mixture", "Package", "Part", "Scenes", "Single", "Source",
-    "Template",
-]  # fmt: skip
+
+class Files(Section):
+    """Rows from files, a folder, or the hub."""
+
+    path: str
+    """A file (.jsonl, .json, .csv, .parquet, .arrow), several (``parts/*.jsonl``), tar shards (``shards/*.tar``), a
+    dataset folder, or a hub id. Relative to the YAML, then to the working folder."""
+    split: str = "train"
+    """Split of a dataset folder or hub id."""
+    config: str | None = None
+    """Configuration of a hub id."""
+    revision: str | None = None
+    """Branch, tag or commit of a hub id."""
+    streaming: bool = False
+    """Hub id: read the first ``limit`` rows and download no more than those."""
+    limit: Int | None = Field(default=None, ge=1)
+    """Take this many rows, chosen by ``seed``. ``path: rows.jsonl#500`` says the same."""
+    seed: Int | None = Field(default=None, ge=0)
+    """Which rows are taken under ``limit``; None: ``data.seed``."""
+    format: Literal["auto", "r1v", "trl", "swift", "easyr1", "vlm_r1", "sharegpt", "openai", "mmgrpo", "named"] = (
+        "auto"
+    )
+    """The form of the rows; auto tells it by their columns, named reads the columns that ``columns`` names."""
+    media_root: str | None = None
+    """Folder that relative media paths start from; nothing outside it is read. Default: the data file's folder."""
+    shuffled_twins: bool = False
+    """Give each row twice, one behind the other: its clips in order, and with their frames shuffled. Both have the
+    columns pair and shuffled, for ``rewards/video.py:FrameOrderBonus``; an even ``prompts_per_step`` keeps them in one
+    step of one process."""
+
+
+class Scenes(Section):
+    """Rows made in code: CLEVR-like pictures with a known number of objects."""
+
+    synthetic: Literal["counting"]
+    """counting: how many objects are there?"""
+    rows: Int = Field(ge=1)
+    """How many scenes."""
+    image_size: Int = Field(default=56, ge=16)
+    """Width and height of a picture, in pixels."""
+    min_objects: Int = Field(default=1, ge=0)
+    """Smallest count."""
+    max_objects: Int = Field(default=8, ge=1)
+    """Largest count."""
+    max_hidden: Float = Field(default=0.4, ge=0, lt=1)
+    """No object is hidden by others beyond this share of its own area."""
+    seed: Int = Field(default=0, ge=0)
+    """Scenes of different seeds are different."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Scenes:
+        if self.min_objects > self.max_objects:
+            raise ValueError(f"min_objects {self.min_objects} is larger than max_objects {self.max_objects}")
+        return self
+
+
+class Beeps(Section):
+    """Rows made in code: sounds with a known number of beeps."""
+
+    synthetic: Literal["beeps"]
+    """beeps: how many times does it beep?"""
+    rows: Int = Field(ge=1)
+    """How many sounds."""
+    seconds: Float = Field(default=2.0, gt=0, le=60)
+    """Length of a sound."""
+    min_beeps: Int = Field(default=1, ge=0)
+    """Smallest count."""
+    max_beeps: Int = Field(default=5, ge=1)
+    """Largest count."""
+    noise: Float = Field(default=0.01, ge=0, le=0.1)
+    """Root mean square of the noise under the beeps, full scale being 1; a beep has 0.2 or more."""
+    seed: Int = Field(default=0, ge=0)
+    """Sounds of different seeds are different."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Beeps:
+        if self.min_beeps > self.max_beeps:
+            raise ValueError(f"min_beeps {self.min_beeps} is larger than max_beeps {self.max_beeps}")
+        if self.max_beeps * 0.2 > self.seconds:
+            raise ValueError(
+                f"{self.max_beeps} beeps need {self.max_beeps * 0.2:g} seconds, there are {self.seconds:g}"
+            )
+        return self
+
+
+class Clips(Section):
+    """Rows made in code: clips of a lamp that blinks, or of a square that moves."""
+
+    synthetic: Literal["clips"]
+    """clips: how often does it blink, or which way does it move?"""
+    rows: Int = Field(ge=1)
+    """How many clips."""
+    question: Literal["blinks", "motion"] = "blinks"
+    """blinks: count the times that the lamp lights up; motion: left, right, up or down."""
+    image_size: Int = Field(default=56, ge=16)
+    """Width and height of a frame, in pixels. Set ``data.video.min_pixels`` to its square, or processors enlarge
+    it."""
+    frames: Int = Field(default=16, ge=4, le=256)
+    """Frames of a clip."""
+    fps: Float = Field(default=2.0, gt=0)
+    """Frames per second. With ``data.video.fps`` below this, frames are left out, and blinks with them."""
+    min_blinks: Int = Field(default=1, ge=0)
+    """Smallest count."""
+    max_blinks: Int = Field(default=4, ge=1)
+    """Largest count."""
+    seed: Int = Field(default=0, ge=0)
+    """Clips of different seeds are different."""
+    shuffled_twins: bool = False
+    """Give each row twice, one behind the other: its clips in order, and with their frames shuffled. Both have the
+    columns pair and shuffled, for ``rewards/video.py:FrameOrderBonus``; an even ``prompts_per_step`` keeps them in one
+    step of one process."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Clips:
+        if self.min_blinks > self.max_blinks:
+            raise ValueError(f"min_blinks {self.min_blinks} is larger than max_blinks {self.max_blinks}")
+        if self.question == "blinks" and 2 * self.max_blinks + 1 > self.frames:
+            raise ValueError(
+                f"{self.max_blinks} blinks need {2 * self.max_blinks + 1} frames, there are {self.frames}"
+            )
+        return self
+
+
+class Package(Section):
+    """Rows that an installed Python package ships."""
+
+    package: Literal["easy_vqa"]
+    """easy_vqa: pictures of one shape with questions and one-word answers (``pip install easy-vqa``)."""
+    split: Literal["train", "test"] = "train"
+    """Split of the package's rows."""
+    limit: Int | None = Field(default=None, ge=1)
+    """Take this many rows, chosen by ``seed``."""
+    seed: Int | None = Field(default=None, ge=0)
+    """Which rows are taken under ``limit``; None: ``data.seed``."""
+
+
+_TAGS = {"synthetic": "scenes", "package": "package", "mixture": "mixture"}
+
+
+def _variant(value: object) -> str:
+    made = value.get("synthetic") if isinstance(value, dict) else getattr(value, "synthetic", None)
+    if made in ("beeps", "clips"):
+        return str(made)
+    for key, tag in _TAGS.items():
+        if (isinstance(value, dict) and key in value) or hasattr(value, key):
+            return tag
+    return "files"
+
+
+def _single(value: object) -> str:
+    variant = _variant(value)
+    return "files" if variant == "mixture" else variant
+
+
+Single = Annotated[
+    Annotated[Files, Tag("files")]
+    | Annotated[Scenes, Tag("scenes")]
+    | Annotated[Beeps, Tag("beeps")]
+    | Annotated[Clips, Tag("clips")]
+    | Annotated[Package, Tag("package")],
+    Discriminator(_single),
+]
+"""``{path: …}`` reads files, ``{synthetic: …}`` makes rows in code, ``{package: …}`` takes those of a package."""
+
+
+class Part(Section):
+    """One source of a mixture."""
+
+    source: Single
+    """Where its rows are."""
+    weight: Float | None = Field(default=None, ge=0)
+    """Its share of the draws, relative to the others. None for all: each row of the mixture once an epoch."""
+    end_weight: Float | None = Field(default=None, ge=0)
+    """Its weight from step ``over_steps`` on; until then it moves there in a straight line. None: ``weight``."""
+
+
+class Mixture(Section):
+    """Rows of several sources. Each source has epochs of its own: all its rows come before one comes again."""
+
+    mixture: tuple[Part, ...] = Field(min_length=1)
+    """The sources, with their weights."""
+    over_steps: Int | None = Field(default=None, ge=1)
+    """Steps over which weights move to ``end_weight``."""
+
+    @model_validator(mode="after")
+    def _weights(self) -> Mixture:
+        weights = [part.weight for part in self.mixture]
+        if any(weight is None for weight in weights) and any(weight is not None for weight in weights):
+            raise ValueError("give every source of the mixture a weight, or none")
+        if weights[0] is not None and not sum(weight or 0 for weight in weights):
+            raise ValueError("the weights of the mixture are all 0")
+        moving = any(part.end_weight is not None for part in self.mixture)
+        if moving != (self.over_steps is not None):
+            raise ValueError("end_weight and over_steps go together: weights move to end_weight over so many steps")
+        if moving and weights[0] is None:
+            raise ValueError("end_weight needs a weight to start from")
+        if moving and not sum(_end(part) for part in self.mixture):
+            raise ValueError("the weights at the end of over_steps are all 0")
+        return self
+
+
+def _end(part: Part) -> float:
+    return (part.weight if part.end_weight is None else part.end_weight) or 0.0
+
+
+Source = Annotated[
+    Annotated[Files, Tag("files")]
+    | Annotated[Scenes, Tag("scenes")]
+    | Annotated[Beeps, Tag("beeps")]
+    | Annotated[Clips, Tag("clips")]
+    | Annotated[Package, Tag("package")]
+    | Annotated[Mixture, Tag("mixture")],
+    Discriminator(_variant),
+]
+"""One source, or ``{mixture: [{source: …, weight: …}, …]}`` for several."""
+
 
 AUTO = "auto"
 """The column that the rows' form has for a role."""
@@ -73,6 +283,66 @@ class Template(Section):
     """User message; ``{{ prompt }}`` is the prompt column."""
     answer: str | None = None
     """The truth as rewards get it, where the answer column (``{{ answer }}``) holds more than that. None: as it is."""
+
+
+class ImageLimits(Section):
+    """``image``: which shapes of pictures are taken. Sizes are ``model.min_pixels`` and ``model.max_pixels``."""
+
+    min_side: Int = Field(default=1, ge=1)
+    """Smallest width and height, in pixels."""
+    max_aspect_ratio: Float = Field(default=200.0, ge=1)
+    """Longer side over shorter side. Processors of the Qwen family take no more than 200."""
+    on_bad_shape: Literal["refuse", "pad"] = "refuse"
+    """refuse: the picture cannot be read (see ``on_bad_media``); pad: widen it with ``background``, centred."""
+
+
+class AudioLimits(Section):
+    """``audio``: how long sounds may be. They are never cut."""
+
+    max_seconds: Float | None = Field(default=None, gt=0)
+    """Longer sounds are refused. None: as long as the processor reads without cutting."""
+    min_seconds: Float = Field(default=0.05, ge=0)
+    """Shorter sounds are refused."""
+
+
+class VideoLimits(Section):
+    """``video``: which frames are taken, and how large."""
+
+    fps: Float | None = Field(default=2.0, gt=0)
+    """Frames per second to take, spread evenly over the clip. None: every frame."""
+    max_frames: Int = Field(default=64, ge=1)
+    """At most so many frames, rounded to what the family reads at once (2: at least 2)."""
+    max_pixels: Int | None = Field(default=602_112, ge=1)
+    """Largest frame, in pixels (width times height). None: no limit but the processor's."""
+    min_pixels: Int | None = Field(default=None, ge=1)
+    """Smallest frame, in pixels; smaller ones are enlarged. None: the processor's."""
+    max_total_pixels: Int | None = Field(default=None, ge=1)
+    """Pixels of all frames of a clip together: each frame gets an equal share. None: no limit."""
+    sound: bool = False
+    """Give the clip's sound too, for families that read audio: woven into the clip for Qwen-Omni, else after it."""
+    max_decode_seconds: Float = Field(default=10.0, gt=0)
+    """A clip that takes longer to read is refused as broken."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> VideoLimits:
+        if self.min_pixels and self.max_pixels and self.min_pixels > self.max_pixels:
+            raise ValueError(f"min_pixels {self.min_pixels} is larger than max_pixels {self.max_pixels}")
+        return self
+
+
+class MediaAdapter(Section):
+    """One entry of ``adapters``: a plug-in that turns a sensor's files into pictures, sounds or clips."""
+
+    fn: str
+    """``path.py:Adapter``, ``module:Adapter``, or the name of an installed entry point of ``mmgrpo.adapters``."""
+    args: dict[str, Any] = {}
+    """Keyword arguments of its constructor."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        """Take a plain name for an adapter without arguments."""
+        return {"fn": value} if isinstance(value, str) else value
 
 
 class Data(Section):

@@ -8,10 +8,17 @@ from __future__ import annotations
 from pydantic import model_validator
 
 from mmgrpo.config.base import Section
+from mmgrpo.config.cache import Cache
+from mmgrpo.config.checks import Checks
 from mmgrpo.config.data import Data
-from mmgrpo.config.learn import Loss, Reward, Rollout, Train
+from mmgrpo.config.eval import Eval
+from mmgrpo.config.loss import Loss
 from mmgrpo.config.model import Model
-from mmgrpo.config.observe import Cache, Checks, Eval, Observe, WarmStart
+from mmgrpo.config.observe import Observe
+from mmgrpo.config.rewards import Reward
+from mmgrpo.config.rollout import Rollout
+from mmgrpo.config.train import Train
+from mmgrpo.config.warm_start import WarmStart
 
 
 class Config(Section):

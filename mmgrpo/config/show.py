@@ -11,8 +11,8 @@ from typing import Any
 
 from mmgrpo.config.base import Section
 from mmgrpo.config.keys import Key, all_keys, describe, is_list, one_line
-from mmgrpo.config.observe import WarmStart
 from mmgrpo.config.schema import Config
+from mmgrpo.config.warm_start import WarmStart
 from mmgrpo.config.write import block, flow
 from mmgrpo.errors import counted
 

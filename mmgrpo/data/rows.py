@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mmgrpo.config.data import Files, Package, Scenes, Single
-from mmgrpo.config.synthetic import Beeps, Clips
+from mmgrpo.config.data import Beeps, Clips, Files, Package, Scenes, Single
 from mmgrpo.data.containers import find_path, open_path
 from mmgrpo.data.easy_vqa import easy_vqa_rows
 from mmgrpo.data.lazy import ListedRows, Rows, choose

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mmgrpo.config.observe import Eval
+from mmgrpo.config.eval import Eval
 from mmgrpo.config.schema import Config
 from mmgrpo.types import Sampling
 

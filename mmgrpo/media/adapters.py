@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from mmgrpo.config.data import Data
-from mmgrpo.config.media import AudioLimits, ImageLimits, VideoLimits
+from mmgrpo.config.data import AudioLimits, Data, ImageLimits, VideoLimits
 from mmgrpo.errors import MediaError, explain
 from mmgrpo.media.audio import read_audio
 from mmgrpo.media.color import Color

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mmgrpo.config.media import AudioLimits
+from mmgrpo.config.data import AudioLimits
 from mmgrpo.errors import MediaError, explain
 from mmgrpo.media.mix import Samples, as_channels, check_rate, resample, to_mono
 from mmgrpo.media.soundfiles import MAX_SECONDS_DECODED, Wave, check_seconds, read_sound_file

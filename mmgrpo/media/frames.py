@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mmgrpo.config.media import VideoLimits
+from mmgrpo.config.data import VideoLimits
 from mmgrpo.errors import MediaError, explain
 from mmgrpo.media.color import Color
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mmgrpo.config.media import VideoLimits
+from mmgrpo.config.data import VideoLimits
 
 _PROBE_SIDE = 8192
 

@@ -17,8 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from mmgrpo.config.data import Data
-from mmgrpo.config.media import MediaAdapter
+from mmgrpo.config.data import Data, MediaAdapter
 from mmgrpo.errors import ConfigError, MediaError, MmgrpoError, explain
 from mmgrpo.media.adapters import Adapters, built_in
 from mmgrpo.types import Decoded, Media, MediaKind

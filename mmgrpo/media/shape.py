@@ -10,7 +10,7 @@ import math
 
 from PIL import Image
 
-from mmgrpo.config.media import ImageLimits
+from mmgrpo.config.data import ImageLimits
 from mmgrpo.errors import MediaError, explain
 from mmgrpo.media.color import Color
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from mmgrpo.config.learn import Reward
+from mmgrpo.config.rewards import Reward
 from mmgrpo.errors import ConfigError, MediaError, counted, explain
 from mmgrpo.reward.calling import check_columns
 from mmgrpo.reward.loading import Loaded, load_reward

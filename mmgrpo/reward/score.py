@@ -17,7 +17,7 @@ from jaxtyping import Float
 from pydantic import ValidationError
 from torch import Tensor
 
-from mmgrpo.config.learn import Reward
+from mmgrpo.config.rewards import Reward
 from mmgrpo.errors import ConfigError, counted, explain
 from mmgrpo.reward.calling import check_columns
 from mmgrpo.reward.columns import Table, table

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from mmgrpo.config.learn import Reward
+from mmgrpo.config.rewards import Reward
 from mmgrpo.errors import ConfigError, RewardError, explain
 from mmgrpo.reward.cache import ValueCache
 from mmgrpo.reward.calling import Values

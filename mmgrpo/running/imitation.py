@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmgrpo.config.observe import WarmStart
+from mmgrpo.config.warm_start import WarmStart
 from mmgrpo.contracts import Feed
 from mmgrpo.data.templates import fill
 from mmgrpo.types import Prompt

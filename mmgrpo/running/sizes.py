@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 
-from mmgrpo.config.learn import Rollout, Train
+from mmgrpo.config.rollout import Rollout
+from mmgrpo.config.train import Train
 from mmgrpo.errors import ConfigError, explain
 from mmgrpo.types import Sampling
 

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from mmgrpo.config.learn import Loss, Rollout, Train
-from mmgrpo.config.observe import WarmStart
+from mmgrpo.config.loss import Loss
+from mmgrpo.config.rollout import Rollout
+from mmgrpo.config.train import Train
+from mmgrpo.config.warm_start import WarmStart
 from mmgrpo.grpo.objective import Objective
 from mmgrpo.training.optimizer import Optimizer, OptimizerSettings
 from mmgrpo.training.parallel import Processes

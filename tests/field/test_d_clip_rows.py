@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmgrpo.config.data import Data
+from mmgrpo.config.data import Data, VideoLimits
 from mmgrpo.config.load import load_config
-from mmgrpo.config.media import VideoLimits
 from mmgrpo.errors import ConfigError, MediaError
 from mmgrpo.media.adapters import Adapters, built_in
 from mmgrpo.media.frames import ClipRules, choose

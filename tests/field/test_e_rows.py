@@ -9,8 +9,7 @@ import pytest
 from rich.console import Console
 
 import mmgrpo
-from mmgrpo.config.data import Columns, Template
-from mmgrpo.config.sources import Files
+from mmgrpo.config.data import Columns, Files, Template
 from mmgrpo.data.rows import open_rows
 from mmgrpo.data.samples import Samples
 

@@ -14,8 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
-from mmgrpo.config.data import Columns, Data, Template
-from mmgrpo.config.media import ImageLimits
+from mmgrpo.config.data import Columns, Data, ImageLimits, Template
 from mmgrpo.config.model import Model
 from mmgrpo.data.check import check_media
 from mmgrpo.data.rows import rows_from_python

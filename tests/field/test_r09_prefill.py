@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from mmgrpo.config.learn import Reward
+from mmgrpo.config.rewards import Reward
 from mmgrpo.reward.paste import pasted_group
 from mmgrpo.reward.score import RewardSum
 

@@ -8,8 +8,10 @@ import pytest
 import torch
 from PIL import Image
 
-from mmgrpo.config.learn import Loss, Rollout, Train
+from mmgrpo.config.loss import Loss
 from mmgrpo.config.model import Freeze, Lora, Model
+from mmgrpo.config.rollout import Rollout
+from mmgrpo.config.train import Train
 from mmgrpo.errors import CheckpointError
 from mmgrpo.policy.policy import load_policy
 from mmgrpo.training.build import build_optimizer, update_settings

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mmgrpo.config.learn import Loss
+from mmgrpo.config.loss import Loss
 from mmgrpo.errors import RewardError
 from mmgrpo.running.figures import reward_figures
 from mmgrpo.running.quota import Quota, Refill, Want, teaches, with_equal_names

@@ -7,8 +7,8 @@ import torch
 
 from mmgrpo.checks import first_step
 from mmgrpo.checks.first_step import FLOAT32, HALF, bounds_of, check_engine, check_first_step, check_packed, check_swap
+from mmgrpo.config.checks import Checks
 from mmgrpo.config.model import Lora
-from mmgrpo.config.observe import Checks
 from mmgrpo.errors import TrainingError
 from mmgrpo.media.prompts import PromptBuilder
 from mmgrpo.policy.lora import GradientDropout

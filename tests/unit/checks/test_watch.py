@@ -7,7 +7,7 @@ import warnings
 import pytest
 
 from mmgrpo.checks.watch import Watch
-from mmgrpo.config.observe import Checks
+from mmgrpo.config.checks import Checks
 
 N = 4
 SETTINGS = Checks(constant_reward_steps=N)

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mmgrpo.config.data import Columns, Template
+from mmgrpo.config.data import Beeps, Clips, Columns, Template
 from mmgrpo.config.load import load_config
-from mmgrpo.config.synthetic import Beeps, Clips
 from mmgrpo.data.lazy import Rows
 from mmgrpo.data.rows import open_rows
 from mmgrpo.data.samples import Samples

@@ -15,7 +15,7 @@ import pytest
 import soundfile
 import torch
 
-from mmgrpo.config.media import AudioLimits
+from mmgrpo.config.data import AudioLimits
 from mmgrpo.errors import MediaError
 from mmgrpo.media.adapters import Adapters, AudioAdapter, longest_sound
 from mmgrpo.media.mix import as_channels, check_rate, resample, to_mono

@@ -16,8 +16,7 @@ import pytest
 import soundfile
 from PIL import Image
 
-from mmgrpo.config.data import Data
-from mmgrpo.config.media import AudioLimits, VideoLimits
+from mmgrpo.config.data import AudioLimits, Data, VideoLimits
 from mmgrpo.errors import MediaError
 from mmgrpo.media.adapters import Adapters, built_in
 from mmgrpo.types import Decoded, Media

@@ -12,8 +12,7 @@ import torch
 import transformers
 from PIL import Image
 
-from mmgrpo.config.data import Data
-from mmgrpo.config.media import VideoLimits
+from mmgrpo.config.data import Data, VideoLimits
 from mmgrpo.errors import MediaError, ProcessorError
 from mmgrpo.media.adapters import Adapters, built_in
 from mmgrpo.media.inputs import metadata_of, processor_inputs

@@ -12,9 +12,8 @@ import pytest
 from PIL import Image
 
 import mmgrpo
-from mmgrpo.config.data import Columns, Data, Template
+from mmgrpo.config.data import Columns, Data, MediaAdapter, Template
 from mmgrpo.config.load import load_config
-from mmgrpo.config.media import MediaAdapter
 from mmgrpo.data.check import check_media
 from mmgrpo.data.rows import open_rows
 from mmgrpo.data.samples import Samples

@@ -9,8 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from mmgrpo.config.data import Data
-from mmgrpo.config.media import ImageLimits
+from mmgrpo.config.data import Data, ImageLimits
 from mmgrpo.errors import MediaError, ProcessorError, PromptTooLong
 from mmgrpo.media.adapters import Adapters, built_in
 from mmgrpo.media.prompts import PromptBuilder

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mmgrpo.config.data import Columns, Curriculum, Data, Files, Template
-from mmgrpo.config.synthetic import Clips
+from mmgrpo.config.data import Clips, Columns, Curriculum, Data, Files, Template
 from mmgrpo.data.opening import open_samples
 from mmgrpo.data.ordering import open_draws
 from mmgrpo.data.rows import open_rows, rows_from_python

@@ -15,7 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
-from mmgrpo.config.media import VideoLimits
+from mmgrpo.config.data import VideoLimits
 from mmgrpo.errors import MediaError
 from mmgrpo.media.adapters import Adapters, VideoAdapter
 from mmgrpo.media.frames import ClipRules, choose, frame_size, shown_at

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from mmgrpo.config.data import Data
-from mmgrpo.config.media import VideoLimits
+from mmgrpo.config.data import Data, VideoLimits
 from mmgrpo.media.adapters import Adapters, built_in
 from mmgrpo.media.limits import set_clip_limits
 from mmgrpo.media.prompts import PromptBuilder

@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from mmgrpo.config.learn import Reward
+from mmgrpo.config.rewards import Reward
 from mmgrpo.errors import ConfigError, RewardError
 from mmgrpo.reward.paste import pasted_group
 from mmgrpo.reward.score import RewardSum

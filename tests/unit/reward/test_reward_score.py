@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmgrpo.config.learn import Reward
+from mmgrpo.config.rewards import Reward
 from mmgrpo.errors import ConfigError, RewardError
 from mmgrpo.reward.paste import pasted_group
 from mmgrpo.reward.score import RewardSum

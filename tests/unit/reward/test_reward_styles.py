@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from mmgrpo.config.learn import Reward
+from mmgrpo.config.rewards import Reward
 from mmgrpo.errors import ConfigError, RewardError
 from mmgrpo.reward.loading import load_reward
 from mmgrpo.reward.paste import pasted_group

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from mmgrpo.config.learn import Reward
+from mmgrpo.config.rewards import Reward
 from mmgrpo.errors import RewardError
 from mmgrpo.reward.paste import pasted_group
 from mmgrpo.reward.score import RewardSum

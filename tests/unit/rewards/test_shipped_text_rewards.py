@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmgrpo.config.learn import Reward
+from mmgrpo.config.rewards import Reward
 from mmgrpo.reward.loading import load_reward
 from mmgrpo.reward.paste import pasted_group
 from mmgrpo.reward.score import RewardSum

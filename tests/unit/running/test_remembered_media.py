@@ -13,10 +13,9 @@ import soundfile
 import torch
 from PIL import Image, ImageDraw
 
-from mmgrpo.config.data import Data
-from mmgrpo.config.media import MediaAdapter
+from mmgrpo.config.cache import Cache
+from mmgrpo.config.data import Data, MediaAdapter
 from mmgrpo.config.model import Model
-from mmgrpo.config.observe import Cache
 from mmgrpo.config.schema import Config
 from mmgrpo.data.cache import ContentCache
 from mmgrpo.errors import ConfigError

@@ -2,7 +2,8 @@
 
 import pytest
 
-from mmgrpo.config.learn import Rollout, Train
+from mmgrpo.config.rollout import Rollout
+from mmgrpo.config.train import Train
 from mmgrpo.errors import ConfigError
 from mmgrpo.running.sizes import num_steps, sampling_of
 

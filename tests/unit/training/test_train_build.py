@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from mmgrpo.config.learn import Loss, Rollout, Train
-from mmgrpo.config.observe import WarmStart
+from mmgrpo.config.loss import Loss
+from mmgrpo.config.rollout import Rollout
+from mmgrpo.config.train import Train
+from mmgrpo.config.warm_start import WarmStart
 from mmgrpo.training.build import (
     build_optimizer,
     build_warm_start_optimizer,

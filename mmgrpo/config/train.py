@@ -1,0 +1,56 @@
+"""``train:`` steps, optimizer and checkpoints."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from mmgrpo.config.base import Float, Int, Section
+
+
+class Train(Section):
+    """Steps, optimizer, checkpoints."""
+
+    num_steps: Int | None = Field(default=None, ge=0)
+    """Steps of the run: one rollout and its optimizer steps each. Give this or num_epochs."""
+    num_epochs: Float | None = Field(default=None, gt=0)
+    """Passes over the training rows."""
+    prompts_per_step: Int = Field(default=8, ge=1)
+    """Prompts per rollout; completions per step = prompts_per_step x num_generations."""
+    optimizer_steps: Int = Field(default=1, ge=1)
+    """Optimizer steps per rollout and iteration; must divide prompts_per_step."""
+    max_batch_tokens: Int = Field(default=16384, ge=1)
+    """Packed tokens per micro-batch; memory grows with it, results do not change."""
+    learning_rate: Float = Field(default=1e-6, ge=0)
+    """Peak learning rate."""
+    lr_scheduler_type: Literal["constant", "linear", "cosine"] = "constant"
+    """Shape after warm-up; linear and cosine end at zero at the last step."""
+    warmup_steps: Int = Field(default=0, ge=0)
+    """Steps over which the learning rate rises from zero."""
+    optim: Literal["adamw", "sgd"] = "adamw"
+    """Optimizer."""
+    weight_decay: Float = Field(default=0.0, ge=0)
+    """Decoupled weight decay."""
+    adam_beta1: Float = Field(default=0.9, ge=0, lt=1)
+    """AdamW: decay of the gradient's mean."""
+    adam_beta2: Float = Field(default=0.99, ge=0, lt=1)
+    """AdamW: decay of the squared gradient's mean."""
+    adam_epsilon: Float = Field(default=1e-8, gt=0)
+    """AdamW: added to the denominator."""
+    max_grad_norm: Float = Field(default=1.0, ge=0)
+    """Clip the gradient's norm; 0: never."""
+    max_seconds: Float | None = Field(default=None, gt=0)
+    """Stop (and save) after this many seconds."""
+    output_dir: str = "runs/{name}"
+    """Run folder; {name} is the YAML's name, and a taken folder gets a number."""
+    save_steps: Int = Field(default=0, ge=0)
+    """Checkpoint every so many steps; 0: only at the end."""
+    save_total_limit: Int | None = Field(default=None, ge=1)
+    """Keep the newest so many checkpoints (and the best)."""
+    save_best: str | None = None
+    """Also keep the checkpoint with the highest value of this eval metric, for example eval/accuracy."""
+    seed: Int = Field(default=0, ge=0)
+    """Seeds Python, numpy and torch; data and rollout have seeds of their own."""
+    threads: Int | None = Field(default=None, ge=1)
+    """CPU threads of torch; None: torch's own choice."""
