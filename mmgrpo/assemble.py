@@ -25,6 +25,8 @@ from mmgrpo.errors import ConfigError, DatasetError, explain
 from mmgrpo.evaluation.choices import check_choices
 from mmgrpo.media.plugins import open_adapters
 from mmgrpo.media.prompts import PromptBuilder
+from mmgrpo.parallel.groups import all_gather_groups
+from mmgrpo.parallel.strategy import Single, Strategy
 from mmgrpo.policy.features import Features
 from mmgrpo.policy.policy import Policy, load_policy
 from mmgrpo.reward.score import AnyReward, RewardSum
@@ -36,10 +38,8 @@ from mmgrpo.running.quota import quota_of
 from mmgrpo.running.sizes import part_of, sampling_of
 from mmgrpo.trainer import Parts
 from mmgrpo.training.build import build_optimizer, update_settings
-from mmgrpo.training.exchange import Exchange
 from mmgrpo.training.optimizer import Optimizer
 from mmgrpo.training.packing import pack
-from mmgrpo.training.parallel import Processes
 from mmgrpo.training.update import update
 from mmgrpo.types import Group, OptimizerBatch, Prompt, Sample, ScoredGroup, UpdateStats
 
@@ -69,8 +69,8 @@ class Assembly:
     """Rows to imitate; None where there is no warm start (any more)."""
     left_out: frozenset[int]
     """Training rows whose media cannot be read."""
-    processes: Processes
-    """Those that share the work of each step."""
+    dist: Strategy
+    """This rank among those that share the work of each step."""
     encode_aside: Callable[[Sample, int], Prompt]
     """As :meth:`encode`, for ``data.prefetch`` threads at once."""
 
@@ -90,7 +90,7 @@ def assemble(
     *,
     training: bool = True,
     fresh: bool = True,
-    processes: Processes | None = None,
+    dist: Strategy | None = None,
 ) -> Assembly:
     """Load rows, rewards and policy, cheapest first, and check that they fit each other.
 
@@ -99,7 +99,7 @@ def assemble(
         given: Rewards and rows given in Python.
         training: False: only what evaluation needs.
         fresh: False: the run is resumed, and has its warm start behind it.
-        processes: Those that share the work of each step; default: this one alone.
+        dist: This rank among those that share the work of each step; default: this process alone.
 
     Returns:
         The parts.
@@ -111,20 +111,20 @@ def assemble(
     config = loaded.config
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
-    together = processes or Processes()
+    dist = dist or Single()
     if training:
-        part_of(config.train.prompts_per_step, together.world, key="train.prompts_per_step")
+        part_of(config.train.prompts_per_step, dist.world_size, key="train.prompts_per_step")
     opened = open_all(
         config, given.train_rows, given.eval_rows, base=loaded.folder, training=training, warm_start=fresh
     )
     rewards = open_rewards(loaded, given.rewards)
-    rewards.gather = together.gather
+    rewards.gather = dist.all_gather
     for samples in (opened.eval, opened.train):
         if samples is not None:
             rewards.check_rows(samples)
     check_choices(config, rewards.names)
     verify = open_adapters(config.data, base=loaded.folder).verify
-    share = Share(rank=together.rank, world=together.world, gather=together.gather)
+    share = Share(rank=dist.rank, world=dist.world_size, gather=dist.all_gather)
     left_out = verify_media(config.data, opened, verify, share=share)
     policy = load_policy(config.model)
     policy.module.check_media = config.checks.media_count
@@ -138,7 +138,7 @@ def assemble(
         encode_aside=open_encoder(config, policy, processor, base=loaded.folder, memory=memory),
         engine=LocalEngine(policy, max_rows=config.rollout.max_rows),
         rewards=rewards,
-        processes=together,
+        dist=dist,
         train=opened.train,
         eval=opened.eval,
         warm_start=opened.warm_start,
@@ -181,15 +181,15 @@ def open_feed(assembly: Assembly) -> PromptFeed:
 
 
 def _share(assembly: Assembly, samples: AnySamples, *, threads: int = 0) -> Share:
-    mates, kept = assembly.processes, together_in(samples)
-    return Share(rank=mates.rank, world=mates.world, together=kept, threads=threads, gather=mates.gather)
+    dist, kept = assembly.dist, together_in(samples)
+    return Share(rank=dist.rank, world=dist.world_size, together=kept, threads=threads, gather=dist.all_gather)
 
 
 def open_optimizer(assembly: Assembly, steps: int) -> Optimizer:
     """Build the optimizer of GRPO; call it after the warm start."""
     train, iterations = assembly.config.train, assembly.config.loss.num_iterations
-    weights, together = assembly.policy.trainable(), assembly.processes
-    return build_optimizer(weights, train, num_steps=steps, num_iterations=iterations, processes=together)
+    weights, dist = assembly.policy.trainable(), assembly.dist
+    return build_optimizer(weights, train, num_steps=steps, num_iterations=iterations, dist=dist)
 
 
 def assemble_loop(
@@ -212,13 +212,12 @@ def assemble_loop(
         The parts that :func:`mmgrpo.trainer.fit` needs.
     """
     config, engine = assembly.config, assembly.engine
-    exchange = Exchange(assembly.processes)
 
     def score(groups: Sequence[Group], step: int) -> list[ScoredGroup]:
         return assembly.rewards.score(groups, step=step)
 
-    def share(own: Sequence[ScoredGroup]) -> list[ScoredGroup]:
-        scored = exchange.share(own)
+    def share(local: Sequence[ScoredGroup]) -> list[ScoredGroup]:
+        scored = all_gather_groups(assembly.dist, local)
         feed.note([s.group.prompt.occurrence for s in scored], [float(s.totals.nanmean()) for s in scored])
         return scored
 
@@ -231,7 +230,6 @@ def assemble_loop(
         max_batch_tokens=config.train.max_batch_tokens,
         mask_truncated=config.loss.mask_truncated_completions,
         keep_zero=config.loss.beta > 0,
-        is_mine=exchange.is_mine,
     )
     return Parts(
         take=clock.timed("data", feed.take),
@@ -241,8 +239,8 @@ def assemble_loop(
         pack=clock.timed("update", packed),
         update=clock.timed("update", _learner(assembly, optimizer)),
         sync=clock.timed("sync", sync),
-        first_step=clock.timed("checks", _checker(assembly, exchange, on_checked)),
-        quota=partial(quota_of, config, world=assembly.processes.world),
+        first_step=clock.timed("checks", _checker(assembly, on_checked)),
+        quota=partial(quota_of, config, world=assembly.dist.world_size),
         sampling=sampling_of(config.rollout),
         loss=config.loss,
     )
@@ -256,14 +254,14 @@ def _learner(assembly: Assembly, optimizer: Optimizer) -> Callable[[Sequence[Opt
 
 
 def _checker(
-    assembly: Assembly, exchange: Exchange, on_checked: Callable[[dict[str, float]], None]
+    assembly: Assembly, on_checked: Callable[[dict[str, float]], None]
 ) -> Callable[[Sequence[ScoredGroup]], None]:
     """Tie the checks of the first step to the policy, the run's own processor and the groups of this process."""
 
     def check(scored: Sequence[ScoredGroup]) -> None:
         found = check_first_step(
             assembly.policy,
-            [one.group for one in scored if exchange.is_mine(one)],
+            [one.group for one in scored if one.is_local],
             lambda sample: assembly.encode(sample, 0),
             checks=assembly.config.checks,
             temperature=assembly.config.rollout.temperature,

@@ -186,6 +186,8 @@ class ScoredGroup:
     """Each reward's own value by name, unweighted, float64; NaN where it does not apply."""
     extra: Mapping[str, Sequence[Any]] = field(default_factory=dict[str, Sequence[Any]])
     """What rewards logged beside their values (``log_extra``), by name: one value per completion."""
+    is_local: bool = True
+    """Whether this rank rolled it out, and so learns from it; groups of other ranks are only compared and counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

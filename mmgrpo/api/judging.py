@@ -47,7 +47,7 @@ def judge(
         settings=eval_settings(config, sampling=sampling_of(config.rollout), rewards=rewards.names),
         step=step,
         threads=config.data.prefetch,
-        processes=assembly.processes,
+        dist=assembly.dist,
         on_rows=on_rows,
     )
     assembly.engine.metrics()  # figures of these completions are no figures of the next step

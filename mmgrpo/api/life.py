@@ -70,7 +70,7 @@ class Life:
         records = Records(self.folder, self.assembly, self.progress)
         try:
             with StopRequest(max_seconds=self.config.train.max_seconds, on_signal=self.progress.say) as stop:
-                steps = self._all(records, Agreed(stop, self.assembly.processes.gather))
+                steps = self._all(records, Agreed(stop, self.assembly.dist.all_gather))
         except BaseException as error:
             self.assembly.rewards.close()
             if not isinstance(error, KeyboardInterrupt) and latest(self.folder.checkpoints) is not None:
@@ -93,7 +93,7 @@ class Life:
         """Say how to resume."""
         if self.in_python:
             return f"mmgrpo.train(resume={str(self.folder.path)!r}, …) with the same rewards and rows"
-        world = self.assembly.processes.world
+        world = self.assembly.dist.world_size
         command = "mmgrpo" if world == 1 else f"torchrun --nproc-per-node {world} -m mmgrpo"
         return f"{command} train --resume {shlex.quote(str(self.folder.path))}"
 
@@ -144,7 +144,7 @@ class Life:
                     open_warm_start(self.assembly),
                     settings=warm_start_settings(settings, check_finite=self.config.checks.finite),
                     optimizer=build_warm_start_optimizer(
-                        policy.trainable(), settings, self.config.train, processes=self.assembly.processes
+                        policy.trainable(), settings, self.config.train, dist=self.assembly.dist
                     ),
                     on_step=on_step,
                 )
@@ -162,18 +162,18 @@ class Life:
 
     def _steps(self, total: int, stop: Stops, records: Records, feed: PromptFeed, optimizer: Optimizer) -> Steps:
         """Build the run's state, or read it from the checkpoint."""
-        policy, rewards, together = self.assembly.policy, self.assembly.rewards, self.assembly.processes
+        policy, rewards, dist = self.assembly.policy, self.assembly.rewards, self.assembly.dist
         watch = Watch(self.config.checks, masks_truncated=self.config.loss.mask_truncated_completions)
 
         def look(scored: Sequence[ScoredGroup], metrics: Mapping[str, float]) -> None:
             self.applies.look(scored, metrics)
-            if together.is_first:  # what is warned of is the same in all
+            if dist.is_main_process:  # what is warned of is the same in all
                 watch.look(scored, metrics)
 
         def figures() -> dict[str, float]:
             checked, self.checked = self.checked, {}
             own = {**self.assembly.engine.metrics(), **rewards.metrics(), **checked}
-            return joined_figures(together.gather(own))
+            return joined_figures(dist.all_gather(own))
 
         def save(done: int, best: int | None) -> None:
             extras = {"watch": watch.state(), "rewards": rewards.state(), "run": steps.state()}
@@ -182,12 +182,12 @@ class Life:
                 step=done, policy_version=done, feed=dict(feed.state()), best_step=best, extras=extras
             )
             limit = self.config.train.save_total_limit
-            if together.is_first:
+            if dist.is_main_process:
                 checkpoint.save(self.folder.checkpoints, progress, policy=policy, optimizer=optimizer, limit=limit)
-            together.gather(None)  # nobody ends while the first still writes
+            dist.all_gather(None)  # nobody ends while the first still writes
 
         def on_step(done: int, metrics: Mapping[str, float]) -> bool | None:
-            return not together.any(self.on_step is not None and self.on_step(done, metrics) is False)
+            return not dist.any_rank(self.on_step is not None and self.on_step(done, metrics) is False)
 
         hooks = Hooks(
             seconds=records.clock.read,
@@ -237,7 +237,7 @@ class Life:
     def _evaluate_before(self, steps: Steps, records: Records) -> None:
         """Evaluate before the first step, or read what an earlier start found then."""
         if self.checkpoint is not None:
-            self.before = self.assembly.processes.as_first(records.read_report(0))
+            self.before = self.assembly.dist.broadcast(records.read_report(0))
         wanted = self.config.eval is not None and self.config.eval.at_start and steps.done == 0
         if wanted and self.before is None and not steps.stop.reason:
             self.before = self._evaluate(0, records)
@@ -248,7 +248,7 @@ class Life:
         """Evaluate after the last step, which is saved already; a resumed run that had ended reads its report."""
         if self.config.eval is None or steps.stopped or steps.done == 0:
             return
-        self.after = self.assembly.processes.as_first(records.read_report(steps.done) if ended else None)
+        self.after = self.assembly.dist.broadcast(records.read_report(steps.done) if ended else None)
         if self.after is None:
             self.after = self._evaluate(steps.done, records)
             if steps.note_best(self.after.metrics()):

@@ -22,9 +22,9 @@ from mmgrpo.evaluation.report import Report
 from mmgrpo.observe.progress import Progress
 from mmgrpo.observe.runfolder import RunFolder, common_folder
 from mmgrpo.observe.tables import print_facts, results_table
+from mmgrpo.parallel.replicated import open_strategy
 from mmgrpo.policy.folders import find_policy_folder, settings_of
 from mmgrpo.policy.merging import merge_adapter
-from mmgrpo.training.parallel import open_processes
 from mmgrpo.training.random_streams import seed_everything
 
 DEFAULT_REWARD = "rewards/clevr_counting.py:count_accuracy"
@@ -73,19 +73,19 @@ def evaluate(
     if found.folder is None and data is None and loaded.config.data.eval is None:
         fix = "Correct the path of the run, or name rows: --data PATH."
         raise ConfigError(explain("This is no run folder, and a bare model has no rows", where=str(target), fix=fix))
-    together = open_processes()
-    loaded, console = only_first(loaded, console, together)
+    dist = open_strategy()
+    loaded, console = only_first(loaded, console, dist)
     progress = Progress(show=loaded.config.observe.progress, console=console)
     seed_everything(loaded.config.train.seed)
     given = Given(rewards=rewards, eval_rows=None if isinstance(data, str | Path) else data)
     with quiet_bars():
-        assembly = assemble(loaded, given, training=False, processes=together)
+        assembly = assemble(loaded, given, training=False, dist=dist)
     try:
         with progress:
             report = judge_shown(assembly, progress, step=found.step, limit=limit)
     finally:
         assembly.rewards.close()
-    if together.is_first:
+    if dist.is_main_process:
         _write(report, found, loaded, target, progress)
     return report
 

@@ -10,23 +10,21 @@ from dataclasses import replace
 from rich.console import Console
 
 from mmgrpo.config.load import LoadedConfig
-from mmgrpo.training.parallel import Processes
+from mmgrpo.parallel.strategy import Strategy
 
 
-def only_first(
-    loaded: LoadedConfig, console: Console | None, processes: Processes
-) -> tuple[LoadedConfig, Console | None]:
+def only_first(loaded: LoadedConfig, console: Console | None, dist: Strategy) -> tuple[LoadedConfig, Console | None]:
     """Let the first process alone talk and write to trackers.
 
     Args:
         loaded: The configuration.
         console: Where the first prints.
-        processes: This one among those of the run.
+        dist: This rank among those of the run.
 
     Returns:
         Both as this process uses them.
     """
-    if processes.is_first:
+    if dist.is_main_process:
         return loaded, console
     observe = loaded.config.observe.model_copy(update={"report_to": (), "progress": False})
     config = loaded.config.model_copy(update={"observe": observe})

@@ -17,7 +17,7 @@ from mmgrpo.config.load import AnyConfig, Overrides
 from mmgrpo.errors import ConfigError, explain
 from mmgrpo.observe.progress import Progress
 from mmgrpo.observe.runfolder import create_run_folder, scratch_run_folder
-from mmgrpo.training.parallel import open_processes
+from mmgrpo.parallel.replicated import open_strategy
 from mmgrpo.training.random_streams import seed_everything
 from mmgrpo.training.whole import latest
 
@@ -66,18 +66,18 @@ def train(
         _check_callback(on_step)
     if eval_rows is not None:
         sections.setdefault("eval", {})
-    together = open_processes()
+    dist = open_strategy()
     loaded, folder = begin(config, overrides, {**sections, **section}, resume)
     given = Given(rewards=rewards, train_rows=train_rows, eval_rows=eval_rows)
-    loaded, console = only_first(loaded, console, together)
+    loaded, console = only_first(loaded, console, dist)
     observe = loaded.config.observe
     progress = Progress(show=observe.progress, log_steps=observe.log_steps, console=console)
     seed_everything(loaded.config.train.seed)
     resumed = folder is not None
-    start = together.as_first(latest(folder.checkpoints) if folder is not None else None)
+    start = dist.broadcast(latest(folder.checkpoints) if folder is not None else None)
     with quiet_bars():
-        assembly = assemble(loaded, given, fresh=start is None, processes=together)
-        if not together.is_first:
+        assembly = assemble(loaded, given, fresh=start is None, dist=dist)
+        if not dist.is_main_process:
             folder = scratch_run_folder()
         folder = folder or create_run_folder(loaded.config.train.output_dir, loaded.name)
         life = Life(

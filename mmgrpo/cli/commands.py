@@ -149,9 +149,9 @@ def _eval(arguments: argparse.Namespace) -> int:
         overrides=arguments.overrides,
         console=Console(stderr=arguments.json),
     )
-    from mmgrpo.training.parallel import open_processes
+    from mmgrpo.parallel.replicated import open_strategy
 
-    if arguments.json and open_processes().is_first:
+    if arguments.json and open_strategy().is_main_process:
         print(json.dumps(report.summary(), indent=2, default=str))
     return 0
 

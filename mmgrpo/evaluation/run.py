@@ -17,8 +17,8 @@ from mmgrpo.data.encoders import prompt_batches
 from mmgrpo.errors import ConfigError, explain
 from mmgrpo.evaluation.report import Report, RowResult, score_rows
 from mmgrpo.evaluation.settings import EvalSettings, settings_report
+from mmgrpo.parallel.strategy import Single, Strategy
 from mmgrpo.reward.answers import read_answer
-from mmgrpo.training.parallel import Processes
 from mmgrpo.types import Group, Prompt, Sample, Sampling, ScoredGroup
 
 Value = TypeVar("Value")
@@ -43,7 +43,7 @@ def evaluate(
     settings: EvalSettings,
     step: int = 0,
     threads: int = 0,
-    processes: Processes | None = None,
+    dist: Strategy | None = None,
     on_rows: Callable[[int], None] | None = None,
 ) -> Report:
     """Evaluate the policy that the engine holds.
@@ -56,7 +56,7 @@ def evaluate(
         settings: How.
         step: Step of the run, for the report.
         threads: Make the prompts of the next batch while one is answered; 0: each when it is needed.
-        processes: Share the rows; each gets the whole report. Default: this one alone.
+        dist: The ranks that share the rows; each gets the whole report. Default: this process alone.
         on_rows: Told how many rows are done after each batch (each way of decoding counts).
 
     Returns:
@@ -68,8 +68,8 @@ def evaluate(
     start = time.perf_counter()
     metric = choose_metric(settings.metric, rewards.names)
     ways = _ways(settings)
-    together = processes or Processes()
-    places = range(together.rank, len(samples), together.world)
+    dist = dist or Single()
+    places = range(dist.rank, len(samples), dist.world_size)
     own: list[list[RowResult]] = [[] for _ in ways]
     digests: list[str] = []
     for prompts in prompt_batches(samples, encode, size=settings.batch_size, places=places, threads=threads):
@@ -78,11 +78,11 @@ def evaluate(
             groups = engine.generate(prompts, [count] * len(prompts), sampling)
             rows += [_row(s, metric) for s in rewards.score(groups, step=step, training=False)]
             if on_rows is not None:
-                on_rows(len(prompts) * together.world)
-    results = [_in_order(together.gather(rows)) for rows in own]
-    digest = hashlib.sha256("".join(_in_order(together.gather(digests))).encode())
+                on_rows(len(prompts) * dist.world_size)
+    results = [_in_order(dist.all_gather(rows)) for rows in own]
+    digest = hashlib.sha256("".join(_in_order(dist.all_gather(digests))).encode())
     greedy, sampled = (*results, [])[:2]
-    if together.is_first and results[0] and all(row.correct is None for rows in results for row in rows):
+    if dist.is_main_process and results[0] and all(row.correct is None for rows in results for row in rows):
         _warn_unjudged(metric, results[0])
     return Report(
         step=step,

@@ -11,8 +11,8 @@ from mmgrpo.config.rollout import Rollout
 from mmgrpo.config.train import Train
 from mmgrpo.config.warm_start import WarmStart
 from mmgrpo.grpo.objective import Objective
+from mmgrpo.parallel.strategy import Strategy
 from mmgrpo.training.optimizer import Optimizer, OptimizerSettings
-from mmgrpo.training.parallel import Processes
 from mmgrpo.training.schedule import Schedule
 from mmgrpo.training.supervised import WarmStartSettings
 from mmgrpo.training.update import UpdateSettings
@@ -24,7 +24,7 @@ def build_optimizer(
     *,
     num_steps: int,
     num_iterations: int = 1,
-    processes: Processes | None = None,
+    dist: Strategy | None = None,
 ) -> Optimizer:
     """Build the optimizer of a GRPO run.
 
@@ -35,7 +35,7 @@ def build_optimizer(
         train: The ``train:`` section.
         num_steps: Steps of the whole run, also those before a resume.
         num_iterations: Passes over each rollout.
-        processes: Those that hold the same weights; default: this one alone.
+        dist: The ranks that hold the same weights; default: this process alone.
 
     Returns:
         The optimizer, at the first step of its schedule.
@@ -47,7 +47,7 @@ def build_optimizer(
         total_steps=num_steps * per_step,
         kind=train.lr_scheduler_type,
     )
-    return Optimizer(named, settings=optimizer_settings(train), schedule=schedule, processes=processes)
+    return Optimizer(named, settings=optimizer_settings(train), schedule=schedule, dist=dist)
 
 
 def build_warm_start_optimizer(
@@ -55,7 +55,7 @@ def build_warm_start_optimizer(
     warm_start: WarmStart,
     train: Train,
     *,
-    processes: Processes | None = None,
+    dist: Strategy | None = None,
 ) -> Optimizer:
     """Build the optimizer of the supervised steps: rate and decay of ``warm_start:``, all else of ``train:``."""
     schedule = Schedule(
@@ -65,7 +65,7 @@ def build_warm_start_optimizer(
         kind=warm_start.lr_scheduler_type,
     )
     settings = optimizer_settings(train, weight_decay=warm_start.weight_decay)
-    return Optimizer(named, settings=settings, schedule=schedule, processes=processes)
+    return Optimizer(named, settings=settings, schedule=schedule, dist=dist)
 
 
 def optimizer_settings(train: Train, *, weight_decay: float | None = None) -> OptimizerSettings:

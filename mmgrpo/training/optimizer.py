@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from mmgrpo.errors import CheckpointError, TrainingError, explain
-from mmgrpo.training.parallel import Processes
+from mmgrpo.parallel.strategy import Single, Strategy
 from mmgrpo.training.schedule import Schedule
 
 HALF = (torch.bfloat16, torch.float16)
@@ -53,7 +53,7 @@ class Optimizer:
         *,
         settings: OptimizerSettings,
         schedule: Schedule,
-        processes: Processes | None = None,
+        dist: Strategy | None = None,
     ) -> None:
         """Build over named weights.
 
@@ -61,7 +61,7 @@ class Optimizer:
             named: What learns.
             settings: Everything but the learning rate.
             schedule: The learning rate.
-            processes: Those that hold the same weights, whose gradients are added up; default: this one alone.
+            dist: The ranks that hold the same weights, whose gradients are added up; default: this process alone.
 
         Raises:
             TrainingError: There is nothing to train.
@@ -69,7 +69,7 @@ class Optimizer:
         if not named:
             raise TrainingError(explain("Nothing can be trained", fix="Unfreeze a part under model.freeze."))
         self.settings, self.schedule = settings, schedule
-        self.processes = processes or Processes()
+        self.dist = dist or Single()
         self.steps_taken = 0
         """Position in the schedule; skipped optimizer steps count."""
         self._named = list(named)
@@ -108,7 +108,7 @@ class Optimizer:
         Returns:
             The global norm of the gradients before clipping.
         """
-        self._add_up()
+        self._all_reduce()
         norm = self.grad_norm()
         limit = self.settings.max_grad_norm
         if limit > 0:
@@ -120,17 +120,17 @@ class Optimizer:
         self.skip()
         return float(norm)
 
-    def _add_up(self) -> None:
-        """Sum the gradients of all processes; a weight that has one in none of them is left alone everywhere."""
-        if self.processes.world == 1:
+    def _all_reduce(self) -> None:
+        """Sum the gradients of all ranks; a weight that has one in none of them is left alone everywhere."""
+        if self.dist.world_size == 1:
             return
         tensors = [tensor for _, tensor in self._stepped]
-        have = self.processes.gather([tensor.grad is not None for tensor in tensors])
+        have = self.dist.all_gather([tensor.grad is not None for tensor in tensors])
         moved = [tensor for tensor, here in zip(tensors, zip(*have, strict=True), strict=True) if any(here)]
         for tensor in moved:
             if tensor.grad is None:
                 tensor.grad = torch.zeros_like(tensor)
-        self.processes.add_up([tensor.grad for tensor in moved if tensor.grad is not None])
+        self.dist.all_reduce_sum([tensor.grad for tensor in moved if tensor.grad is not None])
 
     def skip(self) -> None:
         """Advance the schedule without a step, and clear the gradients."""

@@ -6,7 +6,7 @@ Decides which completions share a row and what the loss is divided by. Does not 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -70,7 +70,6 @@ def pack(
     max_batch_tokens: int,
     mask_truncated: bool = False,
     keep_zero: bool = False,
-    is_mine: Callable[[ScoredGroup], bool] = lambda scored: True,
 ) -> list[OptimizerBatch]:
     """Divide a rollout over its optimizer steps and pack each into micro-batches.
 
@@ -79,13 +78,12 @@ def pack(
     out changes nothing but time. A completion without a trained token is in neither.
 
     Args:
-        scored: Groups of the rollout, in order.
+        scored: Groups of the rollout, in order; those that are not local are counted, and learned from elsewhere.
         advantages: One tensor per group.
         optimizer_steps: Optimizer steps that share the rollout (per iteration).
         max_batch_tokens: Packed tokens per micro-batch, prompts counted once; memory grows with it.
         mask_truncated: Train no token of completions that hit the length limit.
         keep_zero: Keep groups whose advantages are all zero, because a KL or entropy term still moves them.
-        is_mine: Tells the groups that this process learns from; the others are counted alone.
 
     Returns:
         One entry per optimizer step.
@@ -98,9 +96,9 @@ def pack(
     """
     segments = [_segment(s, a, mask_truncated=mask_truncated) for s, a in zip(scored, advantages, strict=True)]
     bounds = [i * len(segments) // optimizer_steps for i in range(optimizer_steps + 1)]
-    mine = [is_mine(s) for s in scored]
+    local = [s.is_local for s in scored]
     return [
-        _optimizer_batch(segments[start:end], mine[start:end], max_batch_tokens, keep_zero=keep_zero)
+        _optimizer_batch(segments[start:end], local[start:end], max_batch_tokens, keep_zero=keep_zero)
         for start, end in pairwise(bounds)
     ]
 
@@ -160,14 +158,14 @@ def _untrained(completion: Completion) -> Completion:
 
 
 def _optimizer_batch(
-    segments: Sequence[Segment], mine: Sequence[bool], max_batch_tokens: int, *, keep_zero: bool
+    segments: Sequence[Segment], local: Sequence[bool], max_batch_tokens: int, *, keep_zero: bool
 ) -> OptimizerBatch:
     """Count every trained token, then pack what has a gradient and is learned from here."""
     trained = [_without_untrained(s) for s in segments]
     moves = [bool(s.completions) and (keep_zero or any(a != 0.0 for a in s.advantages)) for s in trained]
-    own = [s for s, moving, here in zip(trained, moves, mine, strict=True) if moving and here]
+    here = [s for s, moving, is_local in zip(trained, moves, local, strict=True) if moving and is_local]
     return OptimizerBatch(
-        batches=pack_segments(own, max_batch_tokens=max_batch_tokens),
+        batches=pack_segments(here, max_batch_tokens=max_batch_tokens),
         num_tokens=sum(int(c.loss_mask.sum()) for s in trained for c in s.completions),
         num_sequences=sum(len(s.completions) for s in trained),
         num_skipped_groups=len(segments) - sum(moves),

@@ -98,7 +98,7 @@ def imitate(
     start = time.perf_counter()
     segments = [imitation(prompt, token_ids) for prompt, token_ids in rows]
     batches = pack_segments(segments, max_batch_tokens=settings.max_batch_tokens)
-    total = sum(optimizer.processes.gather(sum(len(token_ids) for _, token_ids in rows)))
+    total = sum(optimizer.dist.all_gather(sum(len(token_ids) for _, token_ids in rows)))
     rate = optimizer.learning_rate
     optimizer.zero_grad()
     try:
@@ -108,7 +108,7 @@ def imitate(
         norm = optimizer.step()
     finally:
         optimizer.zero_grad()
-    loss = sum(optimizer.processes.gather(loss))
+    loss = sum(optimizer.dist.all_gather(loss))
     seconds = time.perf_counter() - start
     return {"loss": loss, "grad_norm": norm, "learning_rate": rate, "tokens": total, "seconds": seconds}
 

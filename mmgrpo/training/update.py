@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from mmgrpo.grpo.loss import policy_loss
 from mmgrpo.grpo.objective import Counts, Objective
 from mmgrpo.grpo.sums import LossSums, loss_metrics
+from mmgrpo.parallel.strategy import Strategy
 from mmgrpo.training.backward import backward
 from mmgrpo.training.contract import TrainablePolicy
 from mmgrpo.training.frozen import MicroBatch, prepare
 from mmgrpo.training.measure import known_logprobs, longest, masked_sum, mean_over_steps, sampling_metrics
 from mmgrpo.training.optimizer import Optimizer
-from mmgrpo.training.parallel import Processes
 from mmgrpo.types import OptimizerBatch, UpdateStats
 
 
@@ -83,13 +83,13 @@ def update(
                 continue
             passes, norm = _optimizer_step(policy, micros[index], step, settings=settings, optimizer=optimizer)
             micros[index] = tuple(p.micro for p in passes)
-            found = _step_metrics(passes, _counts(step, settings), optimizer.processes)
+            found = _step_metrics(passes, _counts(step, settings), optimizer.dist)
             metrics.append(found | {"grad_norm": norm})
     nothing = loss_metrics([], Counts(num_tokens=0, num_sequences=0, max_completion_length=1)) | {"grad_norm": 0.0}
     found = mean_over_steps(metrics) if metrics else nothing
     tokens = sum(b.num_tokens for step in batches for b in step.batches)
     own = (known_logprobs([m for step in micros for m in step]), tokens, seconds)
-    known, every_tokens, every_seconds = zip(*optimizer.processes.gather(own), strict=True)
+    known, every_tokens, every_seconds = zip(*optimizer.dist.all_gather(own), strict=True)
     found["skipped_groups"] = float(sum(step.num_skipped_groups for step in batches))  # of all processes already
     found |= {"learning_rate": rate} | sampling_metrics([pair for part in known for pair in part])
     found |= longest(every_seconds)
@@ -150,9 +150,9 @@ def _counts(step: OptimizerBatch, settings: UpdateSettings) -> Counts:
     )
 
 
-def _step_metrics(passes: Sequence[_Pass], counts: Counts, processes: Processes) -> dict[str, float]:
+def _step_metrics(passes: Sequence[_Pass], counts: Counts, dist: Strategy) -> dict[str, float]:
     own = [(p.sums.cpu(), p.entropy, int(p.micro.rows.loss_mask.sum())) for p in passes]
-    everyone = [one for part in processes.gather(own) for one in part]
+    everyone = [one for part in dist.all_gather(own) for one in part]
     metrics = loss_metrics([sums for sums, _, _ in everyone], counts)
     measured = [entropy for _, entropy, _ in everyone if entropy is not None]
     computed = sum(tokens for _, _, tokens in everyone)

@@ -11,7 +11,7 @@ PACKAGE = Path(mmgrpo.__file__).resolve().parent
 FLOORS = [
     {"errors"},
     {"types", "config", "addresses"},
-    {"grpo", "data", "media", "reward", "observe"},
+    {"grpo", "parallel", "data", "media", "reward", "observe"},
     {"policy"},
     {"rollout", "training"},
     {"checks", "estimate", "evaluation", "deploy", "tune", "running"},
