@@ -43,7 +43,7 @@ _HOMES = {
     "last_answer": "mmgrpo.reward.answers",
     "last_boxed": "mmgrpo.reward.answers",
     "load_config": "mmgrpo.config.load",
-    "load_plugin": "mmgrpo.reward.files",
+    "load_plugin": "mmgrpo.plugins",
     "load_reward": "mmgrpo.reward.loading",
     "normalise": "mmgrpo.reward.answers",
     "read_answer": "mmgrpo.reward.answers",

@@ -1,22 +1,23 @@
 """Choosing: from a configuration to the parts of a run. The only file that decides which engine, rows or rewards.
 
-Two stages, because an optimizer must not be built before the warm start: :func:`assemble` makes everything that reads
-and writes, :func:`assemble_loop` the loop around it. Nothing here runs a step.
+Two stages: :func:`assemble` makes everything that reads, writes and scores, which evaluation needs too;
+:func:`assemble_run` the components of a training run around it. Nothing here runs a step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
 
-from mmgrpo.checks.first_step import check_first_step
+from mmgrpo.checks.monitor import RunMonitor
 from mmgrpo.config.load import LoadedConfig
 from mmgrpo.config.schema import Config
+from mmgrpo.contracts import Engine, Evaluator, RunLogger, StopCondition
 from mmgrpo.data.feed import PromptFeed, Share
 from mmgrpo.data.mixture import AnySamples
 from mmgrpo.data.opening import left_out_errors, open_all, verify_media
@@ -25,27 +26,29 @@ from mmgrpo.errors import ConfigError, DatasetError, explain
 from mmgrpo.evaluation.choices import check_choices
 from mmgrpo.media.plugins import open_adapters
 from mmgrpo.media.prompts import PromptBuilder
-from mmgrpo.parallel.groups import all_gather_groups
+from mmgrpo.observe.progress import Progress
+from mmgrpo.observe.runfolder import RunFolder
 from mmgrpo.parallel.strategy import Single, Strategy
+from mmgrpo.plugins import load_object
 from mmgrpo.policy.features import Features
 from mmgrpo.policy.policy import Policy, load_policy
 from mmgrpo.reward.score import AnyReward, RewardSum
 from mmgrpo.rollout.local import LocalEngine
-from mmgrpo.running.clock import Stopwatch
-from mmgrpo.running.imitation import imitation
+from mmgrpo.running.callback import OnStep, StepCallback
+from mmgrpo.running.checkpoints import CheckpointWriter
 from mmgrpo.running.prompts import open_encoder, open_memory, open_processor
 from mmgrpo.running.quota import quota_of
-from mmgrpo.running.sizes import part_of, sampling_of
-from mmgrpo.trainer import Parts
-from mmgrpo.training.build import build_optimizer, update_settings
-from mmgrpo.training.optimizer import Optimizer
-from mmgrpo.training.packing import pack
-from mmgrpo.training.update import update
-from mmgrpo.types import Group, OptimizerBatch, Prompt, Sample, ScoredGroup, UpdateStats
+from mmgrpo.running.settings import num_steps, per_rank, sampling_of
+from mmgrpo.running.state import Intervals, RunState
+from mmgrpo.running.warm_start import SupervisedStart
+from mmgrpo.trainer import Components
+from mmgrpo.training.advantages import GroupAdvantages
+from mmgrpo.training.learner import Learner
+from mmgrpo.types import Prompt, Sample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class UserInputs:
     """What was handed over in Python instead of the YAML; None: use the YAML's."""
 
     rewards: Sequence[AnyReward] | None = None
@@ -60,7 +63,7 @@ class Assembly:
     loaded: LoadedConfig
     policy: Policy
     processor: PromptBuilder
-    engine: LocalEngine
+    engine: Engine
     rewards: RewardSum
     train: AnySamples | None
     """None where only evaluation was asked for."""
@@ -70,7 +73,7 @@ class Assembly:
     left_out: frozenset[int]
     """Training rows whose media cannot be read."""
     dist: Strategy
-    """This rank among those that share the work of each step."""
+    """The processes that share the work of each step."""
     encode_aside: Callable[[Sample, int], Prompt]
     """As :meth:`encode`, for ``data.prefetch`` threads at once."""
 
@@ -83,10 +86,19 @@ class Assembly:
         """Turn a sample into a prompt."""
         return self.processor.encode(sample, occurrence=occurrence)
 
+    def start_engine(self, version: int) -> None:
+        """Hand the policy's weights to the engine, where no training run does it."""
+        self.engine.start(self.policy.named_weights(), version)
+
+    def close(self) -> None:
+        """End what runs beside this process: workers of rewards, the engine."""
+        self.rewards.close()
+        self.engine.close()
+
 
 def assemble(
     loaded: LoadedConfig,
-    given: Given,
+    inputs: UserInputs,
     *,
     training: bool = True,
     fresh: bool = True,
@@ -96,10 +108,10 @@ def assemble(
 
     Args:
         loaded: The configuration and its folder.
-        given: Rewards and rows given in Python.
+        inputs: Rewards, rows and a model handed over in Python.
         training: False: only what evaluation needs.
         fresh: False: the run is resumed, and has its warm start behind it.
-        dist: This rank among those that share the work of each step; default: this process alone.
+        dist: The processes that share the work of each step; default: this one alone.
 
     Returns:
         The parts.
@@ -113,11 +125,11 @@ def assemble(
         torch.set_num_threads(config.train.threads)
     dist = dist or Single()
     if training:
-        part_of(config.train.prompts_per_step, dist.world_size, key="train.prompts_per_step")
+        per_rank(config.train.prompts_per_step, dist.world_size, key="train.prompts_per_step")
     opened = open_all(
-        config, given.train_rows, given.eval_rows, base=loaded.folder, training=training, warm_start=fresh
+        config, inputs.train_rows, inputs.eval_rows, base=loaded.folder, training=training, warm_start=fresh
     )
-    rewards = open_rewards(loaded, given.rewards)
+    rewards = open_rewards(loaded, inputs.rewards)
     rewards.gather = dist.all_gather
     for samples in (opened.eval, opened.train):
         if samples is not None:
@@ -136,7 +148,7 @@ def assemble(
         policy=policy,
         processor=processor,
         encode_aside=open_encoder(config, policy, processor, base=loaded.folder, memory=memory),
-        engine=LocalEngine(policy, max_rows=config.rollout.max_rows),
+        engine=open_engine(loaded, policy),
         rewards=rewards,
         dist=dist,
         train=opened.train,
@@ -165,6 +177,42 @@ def open_rewards(loaded: LoadedConfig, given: Sequence[AnyReward] | None) -> Rew
     return RewardSum.from_config(loaded.config.rewards, loaded.folder)
 
 
+class EngineFactory(Protocol):
+    """Builds an engine for a run."""
+
+    def __call__(self, *, policy: Policy, config: Config) -> Engine:
+        """Build it; weights come later, by :meth:`mmgrpo.contracts.Engine.start`.
+
+        Args:
+            policy: The trainer's own; an engine with weights of its own reads its settings and processor alone.
+            config: The whole configuration.
+
+        Raises:
+            EngineUnavailable: It cannot run on this machine.
+        """
+        ...
+
+
+def open_engine(loaded: LoadedConfig, policy: Policy) -> Engine:
+    """Build the engine that ``rollout.engine`` names: one of the table, or a user's own.
+
+    Raises:
+        ConfigError: There is none of this name, or it cannot be loaded.
+    """
+    config = loaded.config
+    name = config.rollout.engine
+    build = ENGINES.get(name) or load_object(name, kind="engines", folder=loaded.folder, where="rollout.engine")
+    return build(policy=policy, config=config)
+
+
+def _local_engine(*, policy: Policy, config: Config) -> Engine:
+    return LocalEngine(policy, max_rows=config.rollout.max_rows)
+
+
+ENGINES: Mapping[str, EngineFactory] = {"local": _local_engine}
+"""By the name in the YAML. A user's own is a function or class of the same keyword arguments."""
+
+
 def open_feed(assembly: Assembly) -> PromptFeed:
     """The endless, resumable source of training prompts."""
     config, data = assembly.config, assembly.config.data
@@ -181,109 +229,126 @@ def open_feed(assembly: Assembly) -> PromptFeed:
 
 
 def _share(assembly: Assembly, samples: AnySamples, *, threads: int = 0) -> Share:
-    dist, kept = assembly.dist, together_in(samples)
-    return Share(rank=dist.rank, world=dist.world_size, together=kept, threads=threads, gather=dist.all_gather)
+    dist, block = assembly.dist, together_in(samples)
+    return Share(rank=dist.rank, world=dist.world_size, together=block, threads=threads, gather=dist.all_gather)
 
 
-def open_optimizer(assembly: Assembly, steps: int) -> Optimizer:
-    """Build the optimizer of GRPO; call it after the warm start."""
-    train, iterations = assembly.config.train, assembly.config.loss.num_iterations
-    weights, dist = assembly.policy.trainable(), assembly.dist
-    return build_optimizer(weights, train, num_steps=steps, num_iterations=iterations, dist=dist)
-
-
-def assemble_loop(
-    assembly: Assembly,
-    feed: PromptFeed,
-    optimizer: Optimizer,
-    clock: Stopwatch,
-    on_checked: Callable[[dict[str, float]], None],
-) -> Parts:
-    """Tie the parts of the loop together.
-
-    Args:
-        assembly: What reads, writes and scores.
-        feed: Where prompts come from.
-        optimizer: Over the policy's trainable weights.
-        clock: Times every part.
-        on_checked: Told what the checks of the first step measured.
-
-    Returns:
-        The parts that :func:`mmgrpo.trainer.fit` needs.
-    """
-    config, engine = assembly.config, assembly.engine
-
-    def score(groups: Sequence[Group], step: int) -> list[ScoredGroup]:
-        return assembly.rewards.score(groups, step=step)
-
-    def share(local: Sequence[ScoredGroup]) -> list[ScoredGroup]:
-        scored = all_gather_groups(assembly.dist, local)
-        feed.note([s.group.prompt.occurrence for s in scored], [float(s.totals.nanmean()) for s in scored])
-        return scored
-
-    def sync(version: int) -> None:
-        engine.load_weights(assembly.policy.named_weights(), version)
-
-    packed = partial(
-        pack,
-        optimizer_steps=config.train.optimizer_steps,
-        max_batch_tokens=config.train.max_batch_tokens,
-        mask_truncated=config.loss.mask_truncated_completions,
-        keep_zero=config.loss.beta > 0,
-    )
-    return Parts(
-        take=clock.timed("data", feed.take),
-        generate=clock.timed("rollout", engine.generate),
-        score=clock.timed("reward", score),
-        share=clock.timed("sync", share),
-        pack=clock.timed("update", packed),
-        update=clock.timed("update", _learner(assembly, optimizer)),
-        sync=clock.timed("sync", sync),
-        first_step=clock.timed("checks", _checker(assembly, on_checked)),
-        quota=partial(quota_of, config, world=assembly.dist.world_size),
-        sampling=sampling_of(config.rollout),
-        loss=config.loss,
-    )
-
-
-def _learner(assembly: Assembly, optimizer: Optimizer) -> Callable[[Sequence[OptimizerBatch]], UpdateStats]:
-    """Tie the update to the policy and the configuration."""
-    config = assembly.config
-    settings = update_settings(config.loss, config.rollout, check_finite=config.checks.finite)
-    return partial(update, assembly.policy, settings=settings, optimizer=optimizer)
-
-
-def _checker(
-    assembly: Assembly, on_checked: Callable[[dict[str, float]], None]
-) -> Callable[[Sequence[ScoredGroup]], None]:
-    """Tie the checks of the first step to the policy, the run's own processor and the groups of this process."""
-
-    def check(scored: Sequence[ScoredGroup]) -> None:
-        found = check_first_step(
-            assembly.policy,
-            [one.group for one in scored if one.is_local],
-            lambda sample: assembly.encode(sample, 0),
-            checks=assembly.config.checks,
-            temperature=assembly.config.rollout.temperature,
-        )
-        on_checked(found)
-
-    return check
-
-
-def open_warm_start(assembly: Assembly) -> Callable[[], list[tuple[Prompt, Tensor]]]:
-    """Give prompts and the tokens that the policy should write after them, end token included.
+def open_warm_start_feed(assembly: Assembly) -> PromptFeed:
+    """The source of rows to imitate.
 
     Raises:
-        DatasetError: There are no rows to imitate.
+        DatasetError: There are none.
     """
     settings, samples = assembly.config.warm_start, assembly.warm_start
     if settings is None or samples is None:
         raise DatasetError(explain("There are no rows to imitate", where="warm_start.data"))
-    skipped = left_out_errors(assembly.config.data)
-    share = _share(assembly, samples)
-    feed = PromptFeed(
-        samples, assembly.encode, seed=settings.seed, shuffle=True, leave_out=skipped, share=share
-    )  # fmt: skip
-    count = part_of(settings.batch_size, share.world, key="warm_start.batch_size")
-    return imitation(feed, assembly.policy.tokenizer, settings, count=count)
+    return PromptFeed(
+        samples,
+        assembly.encode,
+        seed=settings.seed,
+        shuffle=True,
+        leave_out=left_out_errors(assembly.config.data),
+        share=_share(assembly, samples),
+    )
+
+
+def assemble_run(
+    assembly: Assembly,
+    *,
+    folder: RunFolder,
+    progress: Progress,
+    logger: RunLogger,
+    evaluator: Evaluator | None,
+    stop: StopCondition,
+    on_step: OnStep | None,
+    checkpoint: Path | None,
+) -> tuple[Components, RunState]:
+    """Build the components of a training run, and its state before the first step.
+
+    Args:
+        assembly: What reads, writes and scores.
+        folder: The run folder; checkpoints go there.
+        progress: The screen.
+        logger: Measures and writes what the run does.
+        evaluator: Measures on held-out rows; None: there are none.
+        stop: Knows when to stop early.
+        on_step: The user's callback.
+        checkpoint: Where to continue; None: from the start.
+
+    Returns:
+        What :func:`mmgrpo.trainer.run_training` needs.
+
+    Raises:
+        ConfigError: The length of the run is not set, or ``on_step`` cannot be called.
+    """
+    config, policy, dist = assembly.config, assembly.policy, assembly.dist
+    sampling = sampling_of(config.rollout)
+    total = num_steps(config.train, len(assembly.train or ()) - len(assembly.left_out))
+    learner = Learner(
+        policy,
+        loss=config.loss,
+        rollout=config.rollout,
+        train=config.train,
+        check_finite=config.checks.finite,
+        dist=dist,
+    )
+    monitor = RunMonitor(
+        config,
+        policy=policy,
+        engine=assembly.engine,
+        build_prompt=lambda sample: assembly.encode(sample, 0),
+        sampling=sampling,
+        warns=dist.is_main_process,
+        on_checked=logger.say_checks,
+    )
+    loader = open_feed(assembly)
+    stateful = {"feed": loader, "monitor": monitor, "rewards": assembly.rewards}
+    parts = Components(
+        policy=policy,
+        engine=assembly.engine,
+        loader=loader,
+        rewards=assembly.rewards,
+        advantages=GroupAdvantages(config.loss.scale_rewards),
+        learner=learner,
+        monitor=monitor,
+        logger=logger,
+        checkpoints=CheckpointWriter(
+            folder.checkpoints, learner=learner, stateful=stateful, dist=dist, limit=config.train.save_total_limit
+        ),
+        dist=dist,
+        clock=logger.clock,
+        new_quota=partial(quota_of, config, world=dist.world_size),
+        sampling=sampling,
+        warm_start=_warm_start(assembly, progress),
+        evaluator=evaluator,
+        on_step=StepCallback(on_step, dist),
+    )
+    last = int(checkpoint.name.rsplit("-", 1)[-1]) if checkpoint else -1
+    return parts, RunState(
+        num_steps=total, intervals=_intervals(config), stop=stop, resumed_from=checkpoint, had_ended=last == total
+    )
+
+
+def _warm_start(assembly: Assembly, progress: Progress) -> SupervisedStart | None:
+    config, dist = assembly.config, assembly.dist
+    if config.warm_start is None or assembly.warm_start is None:
+        return None
+    return SupervisedStart(
+        assembly.policy,
+        partial(open_warm_start_feed, assembly),
+        count=per_rank(config.warm_start.batch_size, dist.world_size, key="warm_start.batch_size"),
+        config=config,
+        dist=dist,
+        progress=progress,
+    )
+
+
+def _intervals(config: Config) -> Intervals:
+    evaluation = config.eval
+    return Intervals(
+        log=config.observe.log_steps,
+        evaluate=evaluation.eval_steps if evaluation else 0,
+        save=config.train.save_steps,
+        at_start=evaluation is not None and evaluation.at_start,
+        best_metric=config.train.save_best,
+    )

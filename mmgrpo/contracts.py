@@ -1,4 +1,4 @@
-"""The protocols between rooms: what an engine, a processor, a reward function and a family of models promise.
+"""The protocols between rooms: what an engine, a source of prompts, rewards and a family of models promise.
 
 A room that needs one of these names the protocol, and ``assemble.py`` hands it the thing. No class inherits from
 these; having the methods is enough. This module knows none of the implementations.
@@ -6,19 +6,46 @@ these; having the methods is enough. This module knows none of the implementatio
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from torch import Tensor
 
-from mmgrpo.types import Group, Prompt, Sample, Sampling, ScoredGroup
+from mmgrpo.types import Group, Prompt, Sampling, ScoredGroup, UpdateStats
 
 
 class Engine(Protocol):
-    """Writes completions."""
+    """Writes completions, under weights that the trainer hands over.
+
+    A run calls ``start`` once, then for each step ``generate`` (once or more), ``release``, ``load_weights``,
+    ``reacquire``, and at the end ``close``. ``metrics`` may be read at any time. Evaluation calls ``generate`` between
+    steps. ``tests/contract/test_engines.py`` drives every engine through all of this.
+    """
+
+    @property
+    def shares_weights(self) -> bool:
+        """Whether it reads the trainer's own tensors, and so can never hold other weights."""
+        ...
+
+    def start(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """Take the weights that the first rollout is written with: of a new run, after a warm start, or on resume.
+
+        Args:
+            weights: Names and tensors of the base model, adapters added in; to be read before this returns.
+            version: Weight updates of the policy so far.
+
+        Raises:
+            EngineUnavailable: It cannot run on this machine.
+            WeightSyncError: A weight does not fit.
+        """
+        ...
 
     def generate(self, prompts: Sequence[Prompt], counts: Sequence[int], sampling: Sampling) -> list[Group]:
         """Write ``counts[i]`` completions for ``prompts[i]``, each prompt computed once.
+
+        Every token carries its log-prob under the temperature of ``sampling``, before anything is cut away. A
+        completion draws from its own stream of ``(sampling.seed, sampling.stream, draw index, completion index)``.
 
         Raises:
             RolloutError: The engine failed.
@@ -26,32 +53,75 @@ class Engine(Protocol):
         ...
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Take the trainer's weights; completions written after this carry ``policy_version == version``."""
-        ...
+        """Take the trainer's weights; completions written after this carry ``policy_version == version``.
 
-
-class Processor(Protocol):
-    """Turns samples into prompts."""
-
-    def encode(self, sample: Sample, *, occurrence: int = 0) -> Prompt:
-        """Decode the media, render the chat template and tokenise.
+        Args:
+            weights: As for :meth:`start`.
+            version: As for :meth:`start`.
 
         Raises:
-            MediaError: A medium cannot be read.
-            ProcessorError: No template, too long, or placeholders do not match the media.
+            WeightSyncError: A weight does not fit.
         """
         ...
 
-    def decode(self, token_ids: Tensor) -> str:
-        """Turn completion ids into text without the tokens that end a turn."""
+    def release(self) -> None:
+        """Give back the memory that only generation needs, before the update; may be called twice."""
+        ...
+
+    def reacquire(self) -> None:
+        """Take that memory again; called after ``load_weights``, and may be called twice."""
+        ...
+
+    def metrics(self) -> Mapping[str, float]:
+        """Measurements of the completions written since the last call, by logged name."""
+        ...
+
+    def close(self) -> None:
+        """End processes and free devices; nothing is generated after this. May be called twice."""
         ...
 
 
-class RewardFunction(Protocol):
-    """Scores completions: keyword arguments in, one number (or None: does not apply) per completion out."""
+class Stateful(Protocol):
+    """Something with a state that a checkpoint holds."""
 
-    def __call__(self, **columns: Any) -> Sequence[float | None]:
-        """Return one number or None per completion."""
+    def state(self) -> Mapping[str, Any]:
+        """Where it stands: numbers, texts, lists and mappings, as JSON has them."""
+        ...
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue where ``state`` stood."""
+        ...
+
+
+class Policy(Protocol):
+    """What the loop itself needs of the policy; rooms below ask for more."""
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """All weights by the base model's names, adapters added in, one after another."""
+        ...
+
+
+class PromptSource(Protocol):
+    """An endless, resumable source of prompts."""
+
+    def take(self, count: int) -> list[Prompt]:
+        """Hand out the next ``count`` prompts of this process."""
+        ...
+
+    def close(self) -> None:
+        """Stop making prompts ahead."""
+        ...
+
+    def note(self, occurrences: Sequence[int], rewards: Sequence[float]) -> None:
+        """Say what prompts were worth, so that a curriculum can learn which rows to draw."""
+        ...
+
+    def state(self) -> Mapping[str, Any]:
+        """Where consumption stands (JSON-serialisable)."""
+        ...
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue where ``state`` stood."""
         ...
 
 
@@ -69,19 +139,172 @@ class Scorer(Protocol):
         ...
 
 
-class Feed(Protocol):
-    """An endless, resumable source of prompts."""
+class Advantages(Protocol):
+    """Compares the completions of a step with each other, once per step."""
 
-    def take(self, count: int) -> list[Prompt]:
-        """Hand out the next ``count`` prompts."""
+    def compute(self, scored: Sequence[ScoredGroup]) -> list[Tensor]:
+        """Give one tensor per group: an advantage per completion, float64."""
         ...
 
-    def state(self) -> Mapping[str, Any]:
-        """Where consumption stands (JSON-serialisable)."""
+
+class Learner(Protocol):
+    """Learns from one rollout after another."""
+
+    def start(self, num_steps: int) -> None:
+        """Build the optimizer over the weights as they are now, for a run of so many steps."""
         ...
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Continue where ``state`` stood."""
+    def keep_reference(self) -> None:
+        """Make the policy as it is now the reference, where the loss needs one."""
+        ...
+
+    def learn(self, scored: Sequence[ScoredGroup], advantages: Sequence[Tensor]) -> UpdateStats:
+        """Take all optimizer steps of a rollout.
+
+        Raises:
+            TrainingError: A number is not finite, or memory is exhausted.
+        """
+        ...
+
+
+class Monitor(Protocol):
+    """Looks for silent corruption and for a run that learns nothing."""
+
+    def check_rollout(self, scored: Sequence[ScoredGroup]) -> None:
+        """Check the first rollout of this process before it is learned from.
+
+        Raises:
+            TrainingError: Two computations that must agree do not.
+        """
+        ...
+
+    def check_weights(self, version: int) -> None:
+        """Check that the engine writes with the weights of this version.
+
+        Raises:
+            WeightSyncError: It does not.
+        """
+        ...
+
+    def observe(self, scored: Sequence[ScoredGroup], metrics: Mapping[str, float]) -> None:
+        """Look at a step that is done.
+
+        Raises:
+            RewardError: No reward applies to anything.
+        """
+        ...
+
+    def finish(self) -> None:
+        """Look back at the whole run."""
+        ...
+
+    def metrics(self) -> Mapping[str, float]:
+        """What was measured since the last call, by logged name."""
+        ...
+
+
+class Evaluation(Protocol):
+    """What an evaluation found."""
+
+    def metrics(self) -> dict[str, float]:
+        """Values by logged name, ``eval/…``."""
+        ...
+
+
+class Evaluator(Protocol):
+    """Measures the policy on held-out rows."""
+
+    def evaluate(self, step: int) -> Any:
+        """Evaluate the policy as it is after ``step`` steps; gives an :class:`Evaluation`."""
+        ...
+
+
+class RunLogger(Protocol):
+    """Measures, writes and shows what a run does."""
+
+    @property
+    def clock(self) -> Any:
+        """Where the loop counts its seconds."""
+        ...
+
+    def keep_config(self) -> None:
+        """Write down the overrides of a resumed run, which count from now on."""
+        ...
+
+    def say_checks(self, metrics: Mapping[str, float]) -> None:
+        """Show what the checks of the first rollout measured."""
+        ...
+
+    def phase(self, name: str, total: int, *, done: int = 0) -> AbstractContextManager[None]:
+        """Show how far a phase of ``total`` steps is."""
+        ...
+
+    def measure(
+        self,
+        scored: Sequence[ScoredGroup],
+        stats: UpdateStats,
+        *,
+        local: Mapping[str, float],
+        shared: Mapping[str, float],
+    ) -> Mapping[str, float]:
+        """Collect the metrics of a step, over all processes."""
+        ...
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Write the metrics of a step, and move the progress bar."""
+        ...
+
+    def write_completions(self, step: int, scored: Sequence[ScoredGroup], advantages: Sequence[Tensor]) -> None:
+        """Write a sample of completions with their rewards and advantages."""
+        ...
+
+    def write_evaluation(self, evaluation: Any) -> None:
+        """Write and show what an evaluation found."""
+        ...
+
+    def read_evaluation(self, step: int) -> Any:
+        """Read back what was written after ``step`` steps; None if there is none."""
+        ...
+
+
+class StopCondition(Protocol):
+    """Knows whether a run should stop."""
+
+    @property
+    def reason(self) -> str | None:
+        """Why to stop; None: go on."""
+        ...
+
+
+class WarmStart(Protocol):
+    """Supervised steps before GRPO."""
+
+    def run(self, stop: StopCondition) -> bool:
+        """Take them all; False: stopped before the last."""
+        ...
+
+
+class Checkpoints(Protocol):
+    """Saves a run, and brings it back."""
+
+    def restore(self, run: Any) -> None:
+        """Continue from the checkpoint that the run was resumed from."""
+        ...
+
+    def begin_step(self) -> None:
+        """A step begins; if it fails, the run is what it is now."""
+        ...
+
+    def end_step(self) -> None:
+        """The step's weights are the run's."""
+        ...
+
+    def save(self, run: Any, *, again: bool = False) -> None:
+        """Write a checkpoint of the steps done, unless it is written already."""
+        ...
+
+    def save_after_failure(self, run: Any) -> None:
+        """Write what is whole after an error."""
         ...
 
 

@@ -1,93 +1,193 @@
-"""The program, in one sentence that can be read aloud.
+"""The life of a run, and in it the sentence that can be read aloud: :func:`train_step`.
 
-It never asks which engine, adapter or device it has: ``assemble.py`` chooses once and hands the parts in.
+It never asks which engine, loss or device it has: ``assemble.py`` chooses once, and hands over objects that fulfil the
+protocols of ``contracts.py``. Nothing happens between steps that does not stand here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
 
-import torch
-from torch import Tensor
-
-from mmgrpo.config.loss import Loss
-from mmgrpo.grpo.advantages import group_advantages
+from mmgrpo.contracts import (
+    Advantages,
+    Checkpoints,
+    Engine,
+    Evaluation,
+    Evaluator,
+    Learner,
+    Monitor,
+    Policy,
+    PromptSource,
+    RunLogger,
+    Scorer,
+    WarmStart,
+)
+from mmgrpo.errors import CheckpointError
+from mmgrpo.parallel.groups import all_gather_groups
+from mmgrpo.parallel.strategy import Strategy
+from mmgrpo.running.callback import StepCallback
+from mmgrpo.running.clock import Clock
 from mmgrpo.running.quota import Quota, with_equal_names
-from mmgrpo.running.run import Run
-from mmgrpo.types import Group, OptimizerBatch, Prompt, Sampling, ScoredGroup, UpdateStats
-
-
-class Learns(Protocol):
-    """The update: batches in, new weights."""
-
-    def __call__(self, batches: Sequence[OptimizerBatch]) -> UpdateStats:
-        """Take all optimizer steps of a rollout."""
-        ...
+from mmgrpo.running.state import RunState
+from mmgrpo.types import Sampling, ScoredGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """What the loop is made of; every part is a function, already timed."""
+class Components:
+    """What a run is made of."""
 
-    take: Callable[[int], list[Prompt]]
-    """The next prompts."""
-    generate: Callable[[Sequence[Prompt], Sequence[int], Sampling], list[Group]]
-    """Prompts to groups."""
-    score: Callable[[Sequence[Group], int], list[ScoredGroup]]
-    """Groups to scored groups, given the step."""
-    share: Callable[[Sequence[ScoredGroup]], list[ScoredGroup]]
-    """The scored groups of this process to those of all."""
-    pack: Callable[[Sequence[ScoredGroup], Sequence[Tensor]], list[OptimizerBatch]]
-    """Scored groups and advantages to packed batches."""
-    update: Learns
-    sync: Callable[[int], None]
-    """Hand the new weights to the engine, with their version."""
-    first_step: Callable[[Sequence[ScoredGroup]], None]
-    """Checks on the first rollout of this process, before it is learned from."""
-    quota: Callable[[], Quota]
-    """What the next step asks for."""
+    policy: Policy
+    engine: Engine
+    loader: PromptSource
+    rewards: Scorer
+    advantages: Advantages
+    learner: Learner
+    monitor: Monitor
+    logger: RunLogger
+    checkpoints: Checkpoints
+    dist: Strategy
+    """Those that share the work of each step."""
+    clock: Clock
+    new_quota: Callable[[], Quota]
+    """How many prompts a step asks for; one object per step."""
     sampling: Sampling
-    loss: Loss
+    warm_start: WarmStart | None
+    """Supervised steps before the first rollout; None: none."""
+    evaluator: Evaluator | None
+    """None: the run has no held-out rows."""
+    on_step: StepCallback
+    """The user's callback, if there is one."""
 
 
-def fit(parts: Parts, run: Run) -> None:
-    """Run all steps that are left.
+def run_training(parts: Components, run: RunState) -> None:
+    """Live a run from its start, or its newest checkpoint, to its end or a reason to stop.
 
     Args:
-        parts: What the loop is made of.
-        run: Which steps, and what follows each.
+        parts: What the run is made of.
+        run: Where it stands; holds where it ended.
 
     Raises:
-        MmgrpoError: Whatever a part raises; a checkpoint written before it stays whole.
+        MmgrpoError: Whatever a part raises. The steps done before are saved, unless the failed one had begun to change
+            the weights.
     """
-    first = True
-    for step in run.steps():
-        quota = parts.quota()
-        scored = collect(parts, quota, step)
-        if first:
-            parts.first_step(scored)
-            first = False
-        batches = parts.pack(scored, advantages(scored, parts.loss))
-        stats = parts.update(batches)
-        parts.sync(step + 1)
-        run.record(step, scored, stats, quota.metrics())
+    try:
+        if not start(parts, run):
+            return  # of half a warm start there is no checkpoint
+        evaluate_before(parts, run)
+        with parts.logger.phase("GRPO", run.num_steps, done=run.step):
+            for step in run.steps():
+                train_step(parts, run, step)
+        if run.stopped is None:
+            parts.monitor.finish()
+        parts.checkpoints.save(run)
+        evaluate_after(parts, run)
+    except CheckpointError:  # writing again would fail again
+        raise
+    except BaseException:
+        with suppress(CheckpointError):  # a full disk, say: the first error is the one to read
+            parts.checkpoints.save_after_failure(run)
+        raise
 
 
-def collect(parts: Parts, quota: Quota, step: int) -> list[ScoredGroup]:
+def start(parts: Components, run: RunState) -> bool:
+    """Bring weights, optimizer and engine to where the first step begins; False: stopped in the warm start."""
+    if run.resumed_from is None:
+        if parts.warm_start is not None:
+            if not parts.warm_start.run(run.stop):
+                run.stopped = run.stop.reason
+                return False
+            run.warm_started = True
+        parts.learner.start(run.num_steps)
+        parts.learner.keep_reference()
+    else:
+        parts.learner.start(run.num_steps)
+        parts.checkpoints.restore(run)
+    parts.logger.keep_config()
+    parts.engine.start(parts.policy.named_weights(), version=run.step)
+    if run.warm_started and run.intervals.save:
+        parts.checkpoints.save(run)  # hours of imitation are not lost to a mistake in the first step
+    return True
+
+
+def train_step(parts: Components, run: RunState, step: int) -> None:
+    """Roll out, score, compare, learn, hand over the weights; then log, evaluate and save what is due."""
+    clock, quota = parts.clock, parts.new_quota()
+    parts.checkpoints.begin_step()
+    scored = collect(parts, quota, step)
+    with clock("checks"):
+        parts.monitor.check_rollout(scored)
+    with clock("update"):
+        advantages = parts.advantages.compute(scored)
+        parts.engine.release()
+        stats = parts.learner.learn(scored, advantages)
+    run.step = step + 1
+    parts.checkpoints.end_step()
+    with clock("sync"):
+        parts.engine.load_weights(parts.policy.named_weights(), version=run.step)
+        parts.engine.reacquire()
+    with clock("checks"):
+        parts.monitor.check_weights(version=run.step)
+
+    local = {**parts.engine.metrics(), **parts.rewards.metrics(), **parts.monitor.metrics()}
+    metrics = parts.logger.measure(scored, stats, local=local, shared=quota.metrics())
+    parts.monitor.observe(scored, metrics)
+    if run.is_due(run.intervals.log) or run.at_end:
+        parts.logger.write_completions(run.step, scored, advantages)
+    parts.logger.log(run.step, metrics)
+    if run.is_due(run.intervals.evaluate) and not run.at_end:
+        metrics = {**metrics, **evaluate(parts, run).metrics()}
+        run.note_best(metrics)
+    run.metrics = metrics
+    if run.is_due(run.intervals.save) or run.best_step == run.step:
+        parts.checkpoints.save(run)
+    if parts.on_step(run.step, metrics, groups=scored, stats=stats, policy=parts.policy) and not run.at_end:
+        run.stopped = "the on_step callback"
+
+
+def collect(parts: Components, quota: Quota, step: int) -> list[ScoredGroup]:
     """Roll out and score until the step's quota is met: once, unless it asks for more."""
+    clock = parts.clock
     scored: list[ScoredGroup] = []
-    while want := quota.open(scored):
-        prompts = parts.take(want.prompts)
-        groups = parts.generate(prompts, want.counts, parts.sampling)
-        scored = quota.merge(scored, parts.share(parts.score(groups, step)))
+    while request := quota.request(scored):
+        with clock("data"):
+            prompts = parts.loader.take(request.prompts)
+        with clock("rollout"):
+            groups = parts.engine.generate(prompts, request.counts, parts.sampling)
+        with clock("reward"):
+            local = parts.rewards.score(groups, step=step)
+        with clock("sync"):
+            new = all_gather_groups(parts.dist, local)
+        parts.loader.note([s.group.prompt.occurrence for s in new], [float(s.totals.nanmean()) for s in new])
+        scored = quota.merge(scored, new)
     return with_equal_names(scored)
 
 
-def advantages(scored: Sequence[ScoredGroup], loss: Loss) -> list[Tensor]:
-    """Compare the completions of each group: one tensor of G advantages per group, float64."""
-    sizes = [len(s.totals) for s in scored]
-    group = torch.repeat_interleave(torch.arange(len(scored)), torch.tensor(sizes))
-    totals = torch.cat([s.totals for s in scored])
-    return list(group_advantages(totals, group, scale=loss.scale_rewards).split(sizes))
+def evaluate(parts: Components, run: RunState) -> Evaluation:
+    """Evaluate the policy as it is now on the held-out rows, and write down what was found."""
+    assert parts.evaluator is not None  # intervals.evaluate is 0 without one
+    found = parts.evaluator.evaluate(run.step)
+    parts.logger.write_evaluation(found)
+    return found
+
+
+def evaluate_before(parts: Components, run: RunState) -> None:
+    """Evaluate before the first step, or read what an earlier start of this run found then."""
+    if run.resumed_from is not None:
+        run.before = parts.logger.read_evaluation(0)
+    if run.before is None and run.step == 0 and run.intervals.at_start and not run.stop.reason:
+        run.before = evaluate(parts, run)
+    if run.before is not None and run.intervals.best_metric:
+        run.best_metric_of(run.before.metrics())  # a name that does not exist is told now, not after hours
+
+
+def evaluate_after(parts: Components, run: RunState) -> None:
+    """Evaluate after the last step, which is saved already; a resumed run that had ended reads what it found."""
+    if parts.evaluator is None or run.stopped or run.step == 0:
+        return
+    run.after = parts.logger.read_evaluation(run.step) if run.had_ended else None
+    if run.after is None:
+        run.after = evaluate(parts, run)
+        if run.note_best(run.after.metrics()):
+            parts.checkpoints.save(run, again=True)

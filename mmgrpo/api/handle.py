@@ -15,7 +15,7 @@ from mmgrpo.evaluation.report import Report, paired_gain
 from mmgrpo.observe.runfolder import RunFolder
 from mmgrpo.observe.sinks import read_rows
 from mmgrpo.policy.policy import Policy
-from mmgrpo.running.sizes import sampling_of
+from mmgrpo.running.settings import sampling_of
 from mmgrpo.types import Sample
 
 
@@ -135,8 +135,8 @@ class Run:
         return found
 
     def close(self) -> None:
-        """End worker processes of rewards; needed only where they must go before the run does."""
-        self.assembly.rewards.close()
+        """End worker processes of rewards and the engine; needed only where they must go before the run does."""
+        self.assembly.close()
 
     def improved(self) -> bool:
         """Whether greedy and sampled accuracy rose by more than two paired standard errors."""

@@ -16,7 +16,7 @@ from mmgrpo.evaluation.report import Report
 from mmgrpo.evaluation.run import evaluate
 from mmgrpo.evaluation.settings import eval_settings
 from mmgrpo.observe.progress import Progress
-from mmgrpo.running.sizes import sampling_of
+from mmgrpo.running.settings import sampling_of
 from mmgrpo.types import Sample
 
 
@@ -60,6 +60,18 @@ def judge_shown(assembly: Assembly, progress: Progress, *, step: int, limit: int
     ways = 2 if section is None or section.sampled else 1
     with progress.phase("evaluation", ways * len(samples), unit="row", every=0) as advance:
         return judge(assembly, samples, step=step, on_rows=lambda rows: advance({}, rows))
+
+
+class HeldOutEvaluator:
+    """Evaluates the run's held-out rows while it trains; fulfils :class:`mmgrpo.contracts.Evaluator`."""
+
+    def __init__(self, assembly: Assembly, progress: Progress) -> None:
+        """Evaluate what ``assembly`` holds, and show it."""
+        self._assembly, self._progress = assembly, progress
+
+    def evaluate(self, step: int) -> Report:
+        """Evaluate the policy as it is after ``step`` steps."""
+        return judge_shown(self._assembly, self._progress, step=step)
 
 
 def held_out(assembly: Assembly, rows: Any = None, *, limit: int | None = None) -> Sequence[Sample]:

@@ -14,7 +14,7 @@ from mmgrpo.api.begin import Rewards, joined, nested, written
 from mmgrpo.api.evaluations import evaluation_name, free_name, table_rows, write_evaluation
 from mmgrpo.api.judging import judge_shown
 from mmgrpo.api.quiet import only_first, quiet_bars
-from mmgrpo.assemble import Given, assemble
+from mmgrpo.assemble import UserInputs, assemble
 from mmgrpo.config.load import LoadedConfig, Overrides, load
 from mmgrpo.config.paths import find_file
 from mmgrpo.errors import ConfigError, explain
@@ -77,14 +77,15 @@ def evaluate(
     loaded, console = only_first(loaded, console, dist)
     progress = Progress(show=loaded.config.observe.progress, console=console)
     seed_everything(loaded.config.train.seed)
-    given = Given(rewards=rewards, eval_rows=None if isinstance(data, str | Path) else data)
+    given = UserInputs(rewards=rewards, eval_rows=None if isinstance(data, str | Path) else data)
     with quiet_bars():
         assembly = assemble(loaded, given, training=False, dist=dist)
     try:
+        assembly.start_engine(found.step)
         with progress:
             report = judge_shown(assembly, progress, step=found.step, limit=limit)
     finally:
-        assembly.rewards.close()
+        assembly.close()
     if dist.is_main_process:
         _write(report, found, loaded, target, progress)
     return report

@@ -6,7 +6,10 @@ Joins the writers of ``observe`` to one run; knows no engine and no loss.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+
+from torch import Tensor
 
 from mmgrpo.api.evaluations import (
     evaluation_name,
@@ -29,9 +32,9 @@ from mmgrpo.observe.runfolder import RunFolder
 from mmgrpo.observe.sinks import JsonlSink, Sinks
 from mmgrpo.observe.tables import parameters_table, print_facts, results_table
 from mmgrpo.observe.trackers import RunName, open_tracker
-from mmgrpo.running.clock import Stopwatch
-from mmgrpo.trainer import advantages
-from mmgrpo.types import ScoredGroup
+from mmgrpo.running.clock import Clock
+from mmgrpo.running.figures import joined_figures, step_figures
+from mmgrpo.types import ScoredGroup, UpdateStats
 
 _CHECKED = {
     "checks/engine_logprobs/max": "engine = trainer to {:.0e} nats",
@@ -52,14 +55,15 @@ class Records:
 
     def __init__(self, folder: RunFolder, assembly: Assembly, progress: Progress) -> None:
         self.folder, self.assembly, self.progress = folder, assembly, progress
-        self.clock = Stopwatch()
-        self.advance: Callable[..., None] = lambda metrics: None
+        self.clock = Clock()
+        self._advance: Callable[..., None] = lambda metrics: None
         config = assembly.config
         self.completions = CompletionsWriter(
             folder.completions, format=config.observe.completions_format, limit=config.observe.log_completions
         )
         self._accuracy = choose_metric(config.eval.metric if config.eval else None, assembly.rewards.names)
         self._sinks: Sinks | None = None
+        self._resumed = False
         self._start = time.monotonic()
 
     @property
@@ -75,6 +79,7 @@ class Records:
             last_step: On resume, the last step that the checkpoint holds (-1: the run has none); None: a new run.
         """
         config, policy = self.assembly.config, self.assembly.policy
+        self._resumed = last_step is not None
         self.folder.write_start(
             config=render(config),
             folder=self.assembly.loaded.folder,
@@ -98,7 +103,9 @@ class Records:
             say(f"resumed after step {last_step}" if last_step >= 0 else "no checkpoint yet: starting again")
 
     def keep_config(self) -> None:
-        """Make the overrides of a resume part of the run, once its checkpoint is read."""
+        """Make the overrides of a resume part of the run, once its checkpoint is read; a new run has none."""
+        if not self._resumed:
+            return
         now = self.assembly.config
         found = changes(load(self.folder.config).config, now)
         if found:
@@ -106,17 +113,46 @@ class Records:
             told = ", ".join(f"{key} {change}" for key, change in found.items())
             self.progress.say(f"changed for this run from now on: {told}")
 
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write one row of metrics."""
-        if self._sinks is not None:
-            self._sinks.log(step, metrics)
+    @contextmanager
+    def phase(self, name: str, total: int, *, done: int = 0) -> Generator[None]:
+        """Show how far the steps are; :meth:`log` moves the bar."""
+        with self.progress.phase(name, total, done=done) as self._advance:
+            yield
+        self._advance = lambda metrics: None
 
-    def show(self, metrics: Mapping[str, float]) -> None:
-        """Move the bar; accuracy is what it is in evaluation: the share of values of at least 1."""
+    def measure(
+        self,
+        scored: Sequence[ScoredGroup],
+        stats: UpdateStats,
+        *,
+        local: Mapping[str, float],
+        shared: Mapping[str, float],
+    ) -> dict[str, float]:
+        """Collect the metrics of a step.
+
+        Args:
+            scored: Its groups, of all processes.
+            stats: What the update measured, over all processes.
+            local: What this process measured; joined with what the others did.
+            shared: What all processes know.
+        """
+        joined = joined_figures(self.assembly.dist.all_gather(dict(local)))
+        return {**step_figures(scored, stats, self.clock.read()), **joined, **shared}
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Write the metrics of a step, and move the bar.
+
+        The accuracy shown is what it is in evaluation: the fraction of values of at least 1.
+        """
+        self._write(step, metrics)
         shown = dict(metrics)
         if f"rewards/{self._accuracy}/at_least_1" in shown:
             shown["accuracy"] = shown[f"rewards/{self._accuracy}/at_least_1"]
-        self.advance(shown)
+        self._advance(shown)
+
+    def _write(self, step: int, metrics: Mapping[str, float]) -> None:
+        if self._sinks is not None:
+            self._sinks.log(step, metrics)
 
     def say_checks(self, found: Mapping[str, float]) -> None:
         """Tell that the run has checked itself, and what it measured."""
@@ -124,20 +160,19 @@ class Records:
         if told:
             self.progress.say(f"checks passed: {', '.join(told)}")
 
-    def write_completions(self, step: int, scored: Sequence[ScoredGroup]) -> None:
-        """Write a sample of completions with their advantages."""
-        found = advantages(scored, self.assembly.config.loss)
-        self.completions.write(step, scored, [a.tolist() for a in found])
+    def write_completions(self, step: int, scored: Sequence[ScoredGroup], advantages: Sequence[Tensor]) -> None:
+        """Write a sample of completions with their rewards and advantages."""
+        self.completions.write(step, scored, [a.tolist() for a in advantages])
 
-    def write_report(self, report: Report) -> None:
+    def write_evaluation(self, evaluation: Report) -> None:
         """Write an evaluation of the run, and a row of its metrics."""
-        write_evaluation(self.folder, report, name=evaluation_name(report.step))
-        self.log(report.step, report.metrics())
-        self.progress.say(report_line(report))
+        write_evaluation(self.folder, evaluation, name=evaluation_name(evaluation.step))
+        self._write(evaluation.step, evaluation.metrics())
+        self.progress.say(report_line(evaluation))
 
-    def read_report(self, step: int) -> Report | None:
-        """Read an evaluation of this run back; None if there is none."""
-        return read_evaluation(self.folder, name=evaluation_name(step))
+    def read_evaluation(self, step: int) -> Report | None:
+        """Read an evaluation of this run back, in all processes; None if there is none."""
+        return self.assembly.dist.broadcast(read_evaluation(self.folder, name=evaluation_name(step)))
 
     def finish(self, facts: Mapping[str, str], *, before: Report | None, after: Report | None) -> None:
         """Print the table at the end."""

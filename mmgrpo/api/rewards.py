@@ -8,14 +8,14 @@ from typing import Any
 
 from rich.console import Console
 
-from mmgrpo.assemble import Given, assemble, open_feed
+from mmgrpo.assemble import UserInputs, assemble, open_feed
 from mmgrpo.config.load import Overrides, load
 from mmgrpo.errors import counted
 from mmgrpo.observe.progress import Progress
 from mmgrpo.reward.paste import regroup
 from mmgrpo.reward.trial import Trial, advice, completions_table, summary_table, try_rewards
 from mmgrpo.reward.workbench import read_completions
-from mmgrpo.running.sizes import sampling_of
+from mmgrpo.running.settings import sampling_of
 
 
 def try_on(
@@ -47,7 +47,7 @@ def try_on(
     """
     loaded = load(config, overrides)
     console = console or Console()
-    assembly = assemble(loaded, Given(rewards=rewards))
+    assembly = assemble(loaded, UserInputs(rewards=rewards))
     size = loaded.config.rollout.num_generations
     try:
         if completions is not None:
@@ -60,10 +60,11 @@ def try_on(
             prompts = open_feed(assembly).take(len(counts))
             with Progress(show=loaded.config.observe.progress) as progress:
                 progress.say(f"{loaded.config.model.name} writes {counted(count, 'completion')}")
+                assembly.start_engine(0)
                 groups = assembly.engine.generate(prompts, counts, sampling_of(loaded.config.rollout))
         trial = try_rewards(assembly.rewards, groups)
     finally:
-        assembly.rewards.close()
+        assembly.close()
     console.print(completions_table(trial))
     console.print(summary_table(trial))
     for error in trial.errors.values():  # whole, below: in a cell of the table nobody could read it

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
+import shlex
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +12,18 @@ from rich.console import Console
 
 from mmgrpo.api.begin import Rewards, begin, written
 from mmgrpo.api.handle import Run
-from mmgrpo.api.life import Life, OnStep
+from mmgrpo.api.judging import HeldOutEvaluator
 from mmgrpo.api.quiet import only_first, quiet_bars
-from mmgrpo.assemble import Given, assemble
+from mmgrpo.api.records import Records
+from mmgrpo.assemble import Assembly, UserInputs, assemble, assemble_run
 from mmgrpo.config.load import AnyConfig, Overrides
-from mmgrpo.errors import ConfigError, explain
 from mmgrpo.observe.progress import Progress
-from mmgrpo.observe.runfolder import create_run_folder, scratch_run_folder
+from mmgrpo.observe.runfolder import RunFolder, create_run_folder, scratch_run_folder
 from mmgrpo.parallel.replicated import open_strategy
+from mmgrpo.running.callback import OnStep, requested_names
+from mmgrpo.running.state import RunState
+from mmgrpo.running.stop import AnyRankStop, StopRequest
+from mmgrpo.trainer import run_training
 from mmgrpo.training.random_streams import seed_everything
 from mmgrpo.training.whole import latest
 
@@ -44,8 +50,9 @@ def train(
         train_rows: A list of rows, a ``datasets.Dataset`` or rows opened before, in place of ``data.train``.
         eval_rows: The same for ``data.eval``; they are evaluated on, with the defaults of ``eval:`` where there is no
             such section.
-        on_step: Called after each step with the number of steps done and the step's metrics; returning False stops
-            the run, and saves it.
+        on_step: Called after each step with the number of steps done and the step's metrics, and by name with what its
+            signature asks for of ``policy``, ``groups`` (the step's scored groups) and ``stats`` (of the update);
+            returning False stops the run, and saves it.
         resume: A run folder to continue, or True for the newest of this name. Its own configuration counts.
         overrides: ``["loss.beta=0.01"]`` or a mapping.
         console: Where to print; default: standard error.
@@ -63,53 +70,122 @@ def train(
     """
     section, rewards = written(rewards)
     if on_step is not None:
-        _check_callback(on_step)
+        requested_names(on_step)  # refused now, not after the first step
     if eval_rows is not None:
         sections.setdefault("eval", {})
     dist = open_strategy()
     loaded, folder = begin(config, overrides, {**sections, **section}, resume)
-    given = Given(rewards=rewards, train_rows=train_rows, eval_rows=eval_rows)
+    inputs = UserInputs(rewards=rewards, train_rows=train_rows, eval_rows=eval_rows)
     loaded, console = only_first(loaded, console, dist)
     observe = loaded.config.observe
     progress = Progress(show=observe.progress, log_steps=observe.log_steps, console=console)
     seed_everything(loaded.config.train.seed)
     resumed = folder is not None
-    start = dist.broadcast(latest(folder.checkpoints) if folder is not None else None)
+    checkpoint = dist.broadcast(latest(folder.checkpoints) if folder is not None else None)
     with quiet_bars():
-        assembly = assemble(loaded, given, fresh=start is None, dist=dist)
+        assembly = assemble(loaded, inputs, fresh=checkpoint is None, dist=dist)
         if not dist.is_main_process:
             folder = scratch_run_folder()
         folder = folder or create_run_folder(loaded.config.train.output_dir, loaded.name)
-        life = Life(
-            assembly=assembly, folder=folder, progress=progress, on_step=on_step, checkpoint=start, resumed=resumed,
+        start = _Start(
+            assembly=assembly,
+            folder=folder,
+            progress=progress,
+            on_step=on_step,
+            checkpoint=checkpoint,
+            resumed=resumed,
             in_python=any(v is not None for v in (rewards, train_rows, eval_rows)),
-        )  # fmt: skip
+        )
         with progress, folder.held():
-            return _lived(life)
+            return start.run()
 
 
-def _check_callback(on_step: object) -> None:
-    """Refuse now what would fail after the first step."""
-    expected = "a function of two arguments: the steps done, and the step's metrics"
-    if not callable(on_step):
-        raise ConfigError(explain("on_step is no function", expected=expected, got=f"{on_step!r:.80}"))
-    try:
-        signature = inspect.signature(on_step)
-    except (TypeError, ValueError):  # of some callables made in C nothing can be read
-        return
-    try:
-        signature.bind(0, {})
-    except TypeError as error:
-        got = f"arguments {signature}"
-        raise ConfigError(explain("on_step cannot be called", expected=expected, got=got)) from error
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Start:
+    """One start of a run: what it is made of, and how it is told of at its end."""
 
+    assembly: Assembly
+    folder: RunFolder
+    progress: Progress
+    on_step: OnStep | None
+    checkpoint: Path | None
+    """Where to continue; None: from the start."""
+    resumed: bool
+    """Whether the folder is that of an earlier start."""
+    in_python: bool
+    """Whether rewards or rows were handed over in Python."""
 
-def _lived(life: Life) -> Run:
-    """Live; a failed start leaves no empty folder behind, and an interrupted run tells its caller where to go on."""
-    try:
-        return life.live()
-    except BaseException as error:
-        gone = not life.resumed and life.folder.remove_if_empty()
-        if isinstance(error, KeyboardInterrupt) and not gone:
-            error.run_folder = life.folder.path  # type: ignore[attr-defined]
-        raise
+    def run(self) -> Run:
+        """Train; a failed start leaves no empty folder, and an interrupted run tells its caller where to continue."""
+        logger = Records(self.folder, self.assembly, self.progress)
+        try:
+            try:
+                state = self._train(logger)
+            finally:
+                logger.close()
+        except BaseException as error:
+            self.assembly.close()
+            self._tell_failure(error)
+            raise
+        return self._finished(state, logger)
+
+    def _train(self, logger: Records) -> RunState:
+        config, dist = self.assembly.config, self.assembly.dist
+        with StopRequest(max_seconds=config.train.max_seconds, on_signal=self.progress.say) as stop:
+            parts, state = assemble_run(
+                self.assembly,
+                folder=self.folder,
+                progress=self.progress,
+                logger=logger,
+                evaluator=HeldOutEvaluator(self.assembly, self.progress) if config.eval else None,
+                stop=AnyRankStop(stop, dist.all_gather),
+                on_step=self.on_step,
+                checkpoint=self.checkpoint,
+            )
+            with closing(parts.loader):
+                logger.start(state.num_steps, last_step=self._last_step())
+                run_training(parts, state)
+        return state
+
+    def _last_step(self) -> int | None:
+        """The last step that a resumed run's checkpoint holds (-1: none); None: a new run."""
+        if not self.resumed:
+            return None
+        return int(self.checkpoint.name.rsplit("-", 1)[-1]) if self.checkpoint else -1
+
+    def _finished(self, state: RunState, logger: Records) -> Run:
+        run = Run(
+            assembly=self.assembly,
+            folder=self.folder,
+            before=state.before,
+            after=state.after,
+            steps=state.step,
+            seconds=logger.seconds,
+            stopped=state.stopped,
+        )
+        logger.finish(run.facts(), before=state.before, after=state.after)
+        if state.stopped:
+            where = f"after step {state.step} of {state.num_steps}"
+            if state.saved_step is None:
+                self.progress.say(f"Stopped by {state.stopped} {where}; nothing is saved yet.")
+            else:
+                self.progress.say(f"Stopped by {state.stopped} {where}; it is saved.")
+                self.progress.say(f"Go on: {self._resume_command()}")
+        return run
+
+    def _tell_failure(self, error: BaseException) -> None:
+        """Say what is saved and how to continue; of a start that wrote nothing, remove the folder."""
+        newest = latest(self.folder.checkpoints)
+        removed = not self.resumed and self.folder.remove_if_empty()
+        if isinstance(error, KeyboardInterrupt):
+            error.run_folder = None if removed or newest is None else self.folder.path  # type: ignore[attr-defined]
+        elif newest is not None:
+            told = f"The run has failed; {newest.name} is saved. When the cause is fixed, go on: "
+            self.progress.say(told + self._resume_command())
+
+    def _resume_command(self) -> str:
+        if self.in_python:
+            return f"mmgrpo.train(resume={str(self.folder.path)!r}, …) with the same rewards and rows"
+        world_size = self.assembly.dist.world_size
+        command = "mmgrpo" if world_size == 1 else f"torchrun --nproc-per-node {world_size} -m mmgrpo"
+        return f"{command} train --resume {shlex.quote(str(self.folder.path))}"

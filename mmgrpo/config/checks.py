@@ -18,6 +18,8 @@ class Checks(Section):
     """First step: the packed forward equals plain rows, log-probs and gradients."""
     picture_swap: bool = True
     """First step: another picture must change the log-probs."""
+    weight_sync: bool = True
+    """After each weight sync: an engine with weights of its own writes with the trainer's."""
     finite: bool = True
     """Stop before an optimizer step whose loss or gradient is not finite."""
     constant_reward_steps: Int = Field(default=20, ge=0)

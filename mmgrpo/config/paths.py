@@ -30,6 +30,11 @@ def bundled_folder() -> Path | None:
     return repository if (repository / "pyproject.toml").is_file() else None
 
 
+def shipped_rewards() -> Path:
+    """The folder of the rewards that come with mmgrpo: in the wheel, or the repository's in an editable install."""
+    return (bundled_folder() or Path.cwd()) / "rewards"
+
+
 def find_file(name: str | Path, base: str | Path | None = None, *, what: str = "file") -> Path:
     """Find a file that a configuration or a user names.
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from difflib import get_close_matches
+from importlib.metadata import entry_points
+from typing import Any
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from mmgrpo.config.base import Float, Int, Section
 
@@ -12,8 +14,9 @@ from mmgrpo.config.base import Float, Int, Section
 class Rollout(Section):
     """Writing completions."""
 
-    engine: Literal["local"] = "local"
-    """local: in this process, each prompt computed once."""
+    engine: str = "local"
+    """local: in this process, each prompt computed once. A user's own: path.py:name, module:name, or the name of an
+    installed entry point."""
     num_generations: Int = Field(default=8, ge=2)
     """G, completions per prompt. A group of one has nothing to compare."""
     max_completion_length: Int = Field(default=256, ge=1)
@@ -40,3 +43,13 @@ class Rollout(Section):
     """dynamic_sampling: further rollouts of a step at the most; what is missing then is filled with such groups."""
     seed: Int = Field(default=0, ge=0)
     """Random streams of the completions."""
+
+    @field_validator("engine")
+    @classmethod
+    def _engine(cls, name: str) -> str:
+        known = ["local", *entry_points(group="mmgrpo.engines").names]
+        if ":" in name or name in known:
+            return name
+        near = get_close_matches(name, known, n=1)
+        advice = f"write {near[0]}" if near else "or path/to/file.py:name for one of your own"
+        raise ValueError(f"no engine is called {name!r:.80}; there is {', '.join(known)}; {advice}")

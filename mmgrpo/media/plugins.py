@@ -6,24 +6,17 @@ as a medium that cannot be read. Knows nothing of what a plug-in reads.
 
 from __future__ import annotations
 
-import hashlib
-import importlib
-import importlib.metadata
-import importlib.util
 import inspect
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from mmgrpo.config.data import Data, MediaAdapter
-from mmgrpo.errors import ConfigError, MediaError, MmgrpoError, explain
+from mmgrpo.errors import ConfigError, MediaError, explain
 from mmgrpo.media.adapters import Adapters, built_in
+from mmgrpo.plugins import build_object, load_object, plugin_errors
 from mmgrpo.types import Decoded, Media, MediaKind
 
-ENTRY_POINTS = "mmgrpo.adapters"
-"""Group of entry points by which an installed package offers adapters."""
 _KINDS = ("image", "audio", "video")
 
 
@@ -94,19 +87,9 @@ class Guarded:
             self._call(check, media)
 
     def _call(self, call: Callable[[Media], Any], media: Media) -> Any:
-        try:
+        fix = "Correct the adapter, or replace the file."
+        with plugin_errors(f"The adapter {self._name} failed", where=media.name, fix=fix, error=MediaError):
             return call(media)
-        except MmgrpoError:
-            raise
-        except Exception as error:  # a plug-in may raise anything
-            raise MediaError(
-                explain(
-                    f"The adapter {self._name} failed",
-                    where=media.name,
-                    got=f"{type(error).__name__}: {error}",
-                    fix="Correct the adapter, or replace the file.",
-                )
-            ) from error
 
 
 def load_adapters(wanted: Sequence[MediaAdapter], *, base: Path) -> list[Guarded]:
@@ -114,7 +97,7 @@ def load_adapters(wanted: Sequence[MediaAdapter], *, base: Path) -> list[Guarded
 
     Args:
         wanted: As written in the YAML.
-        base: Folder of the YAML; files are looked for there, then in the working folder.
+        base: Folder of the YAML, where relative paths start.
 
     Returns:
         One adapter each, in the same order.
@@ -122,7 +105,12 @@ def load_adapters(wanted: Sequence[MediaAdapter], *, base: Path) -> list[Guarded
     Raises:
         ConfigError: There is no such file or name, it cannot be imported or built, or it is no adapter.
     """
-    return [Guarded(_built(one, base), name=one.fn) for one in wanted]
+    return [Guarded(_built(one, base, f"data.adapters.{place}"), name=one.fn) for place, one in enumerate(wanted)]
+
+
+def _built(wanted: MediaAdapter, base: Path, where: str) -> Any:
+    target = load_object(wanted.fn, kind="adapters", folder=base, where=where)
+    return build_object(target, wanted.args, spec=wanted.fn, where=where)
 
 
 def open_adapters(data: Data, *, base: Path, processor: Any = None) -> Adapters:
@@ -140,57 +128,3 @@ def open_adapters(data: Data, *, base: Path, processor: Any = None) -> Adapters:
         ConfigError: A plug-in cannot be loaded.
     """
     return Adapters([*load_adapters(data.adapters, base=base), *built_in(data, processor=processor)])
-
-
-def _built(wanted: MediaAdapter, base: Path) -> Any:
-    where, _, name = wanted.fn.rpartition(":")
-    try:
-        target = _find(where, name or wanted.fn, base)
-        return target(**wanted.args) if isinstance(target, type) or wanted.args else target
-    except MmgrpoError:
-        raise
-    except Exception as error:  # a plug-in may raise anything while it is imported and built
-        raise ConfigError(
-            explain(
-                f"The adapter {wanted.fn} cannot be loaded",
-                where="data.adapters",
-                got=f"{type(error).__name__}: {error}",
-            )
-        ) from error
-
-
-def _find(where: str, name: str, base: Path) -> Any:
-    if not where:
-        points = importlib.metadata.entry_points(group=ENTRY_POINTS)
-        if name in points.names:
-            return points[name].load()
-        raise _missing(name, f"an entry point of {ENTRY_POINTS} ({', '.join(sorted(points.names)) or 'none'})")
-    module = _imported(where, base) if where.endswith(".py") else importlib.import_module(where)
-    if not hasattr(module, name):
-        raise _missing(f"{where}:{name}", f"a class of {where}")
-    return getattr(module, name)
-
-
-def _imported(path: str, base: Path) -> ModuleType:
-    places = [base / path, Path.cwd() / path]
-    file = next((place.resolve() for place in places if place.is_file()), None)
-    if file is None:
-        raise _missing(path, "one of " + "; ".join(dict.fromkeys(str(place.absolute()) for place in places)))
-    name = f"mmgrpo_adapter_{file.stem}_{hashlib.sha1(str(file).encode()).hexdigest()[:8]}"
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None and spec.loader is not None  # a .py file always has a loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickle look their module up here
-    spec.loader.exec_module(module)
-    return module
-
-
-def _missing(got: str, expected: str) -> ConfigError:
-    return ConfigError(
-        explain(
-            "There is no such adapter",
-            where="data.adapters",
-            expected=f"{expected}; path/to/file.py:Class, module:Class or an entry point",
-            got=got,
-        )
-    )

@@ -50,5 +50,9 @@ def _light(scored: ScoredGroup) -> ScoredGroup:
         )
         for one in group.completions
     )
-    extra = {name: [str(value) for value in column] for name, column in scored.extra.items()}
+    extra = {name: [_plain(value) for value in column] for name, column in scored.extra.items()}
     return replace(scored, group=replace(group, prompt=prompt, completions=completions), extra=extra, is_local=False)
+
+
+def _plain(value: object) -> object:
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

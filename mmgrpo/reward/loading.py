@@ -5,10 +5,8 @@ Builds classes from the YAML's ``args`` and binds ``args`` of plain functions. K
 
 from __future__ import annotations
 
-import difflib
+import contextlib
 import functools
-import importlib
-import importlib.metadata
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,13 +15,13 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, Literal, cast
 
 from mmgrpo.errors import ConfigError, explain
+from mmgrpo.plugins import describe, load_object
 from mmgrpo.reward.blame import place_of
 from mmgrpo.reward.facts import RewardFacts, facts_of
-from mmgrpo.reward.files import find_file, import_file
 from mmgrpo.reward.signature import Wants, wants
+from mmgrpo.reward.swift import stand_in
 
 Style = Literal["auto", "native", "trl", "swift", "easyr1"]
-ENTRY_POINTS = "mmgrpo.rewards"
 _ORMS = frozenset({"ORM", "AsyncORM"})
 
 
@@ -101,74 +99,20 @@ def load_reward(
 
 
 def _find(spec: str, base: Path, style: Style) -> Any:
-    where, _, name = spec.rpartition(":")
-    if not where:
-        return _entry_point(spec)
-    if where.endswith(".py"):
-        module = import_file(find_file(where, base), stand_in_for_swift=style in ("auto", "swift"))
-    else:
-        module = _import_module(where, spec)
-    return _attribute(module, name, spec)
-
-
-def _import_module(name: str, spec: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ConfigError(
-            explain(
-                f"Reward module {name} cannot be imported",
-                where=spec,
-                got=str(error),
-                fix="Install it, or name a file: path/to/file.py:function.",
-            )
-        ) from error
-
-
-def _entry_point(spec: str) -> Any:
-    points = importlib.metadata.entry_points(group=ENTRY_POINTS)
-    if spec in points.names:
-        return points[spec].load()
-    raise ConfigError(
-        explain(
-            f"No reward is called {spec!r}",
-            expected="path/to/file.py:function, module:function, or an entry point "
-            f"({', '.join(sorted(points.names)) or 'none is installed'})",
-            got=spec,
-            fix="Write the file and the function, with a colon between them.",
-        )
+    return load_object(
+        spec,
+        kind="rewards",
+        folder=base,
+        where="",
+        while_importing=stand_in if style in ("auto", "swift") else contextlib.nullcontext,
+        also=_from_registry,
     )
 
 
-def _attribute(module: ModuleType, name: str, spec: str) -> Any:
-    value: Any = module
-    for part in name.split("."):
-        value = getattr(value, part, None)
+def _from_registry(module: ModuleType, name: str) -> Any:
+    """Look a name up where ms-swift files keep their rewards."""
     registered = getattr(module, "orms", None)
-    if value is None and isinstance(registered, dict):
-        value = registered.get(name)  # ms-swift names rewards in a registry
-    if value is not None:
-        return value
-    offers = _offers(module)
-    near = difflib.get_close_matches(name, offers, n=1)
-    raise ConfigError(
-        explain(
-            f"There is no reward {name!r} in {getattr(module, '__file__', None) or module.__name__}",
-            where=spec,
-            expected=", ".join(offers) or "a public function or class; the file has none",
-            got=name,
-            fix=f"Did you mean {near[0]}?" if near else "Write one of these names.",
-        )
-    )
-
-
-def _offers(module: ModuleType) -> list[str]:
-    """Names of public functions and classes that the module itself defines."""
-    return sorted(
-        name
-        for name, value in vars(module).items()
-        if not name.startswith("_") and callable(value) and getattr(value, "__module__", None) == module.__name__
-    )
+    return registered.get(name) if isinstance(registered, dict) else None
 
 
 def _style(target: Any) -> Literal["native", "swift", "easyr1"]:
@@ -188,10 +132,12 @@ def _build(target: Any, args: dict[str, Any], style: Style, source: str) -> Call
         if args:
             inspect.signature(target).bind_partial(**args)
             return _bind(target, args)
-    except (Exception, SystemExit) as error:  # the user's constructor may raise anything
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # the user's constructor may raise anything
         raise ConfigError(
             explain(
-                f"The reward could not be built: {type(error).__name__}: {error}",
+                f"The reward could not be built: {describe(error)}",
                 where=f"{source}, at {place_of(error, target)}",
                 expected=f"arguments {inspect.signature(target)}",
                 got=f"args: {args}",

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mmgrpo.config.paths import shipped_rewards
 from mmgrpo.errors import ConfigError, explain
+from mmgrpo.plugins import import_file
 from mmgrpo.reward.columns import CONTEXT
 from mmgrpo.reward.facts import RewardFacts, facts_of
-from mmgrpo.reward.files import import_file, shipped_rewards
 from mmgrpo.reward.signature import wants
 
 if TYPE_CHECKING:

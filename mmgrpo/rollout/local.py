@@ -8,6 +8,7 @@ there is nothing to copy.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,14 +19,17 @@ from torch import Tensor
 from mmgrpo.errors import RolloutError, explain
 from mmgrpo.policy.decoding import start_decoding
 from mmgrpo.policy.policy import Policy
-from mmgrpo.rollout.sampling import Draw, draw
-from mmgrpo.rollout.stops import StopStrings
-from mmgrpo.rollout.streams import stream_keys, uniforms
+from mmgrpo.rollout.sampling import Draw, draw, stream_keys, uniforms
 from mmgrpo.types import Completion, Group, Prompt, Sampling
+
+SPECIAL_RUN = 4
+"""A stop string is found across special tokens, up to this many times its own length."""
+UNFINISHED = "\ufffd"
+"""What stands in decoded text for a character whose other bytes are in another token."""
 
 
 @dataclass(slots=True)
-class _Row:
+class _DecodingSlot:
     """One completion while it is written."""
 
     prompt: int
@@ -35,7 +39,7 @@ class _Row:
 
 
 class LocalEngine:
-    """Writes completions with the trainer's own model (``contracts.Engine``).
+    """Writes completions with the trainer's own model; fulfils :class:`mmgrpo.contracts.Engine`.
 
     Args:
         policy: The policy.
@@ -56,12 +60,30 @@ class LocalEngine:
         self.decode_row_steps = 0
         """Tokens that went through the model one at a time, since the engine was made."""
 
-    def load_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Note the version: engine and trainer hold the same tensors."""
+    @property
+    def shares_weights(self) -> bool:
+        """Engine and trainer hold the same tensors."""
+        return True
+
+    def start(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """Note the version: there is nothing to copy."""
         self.version = version
 
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """Note the version: there is nothing to copy."""
+        self.version = version
+
+    def release(self) -> None:
+        """Nothing is held between calls of :meth:`generate`."""
+
+    def reacquire(self) -> None:
+        """Nothing was given back."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
     def metrics(self) -> Mapping[str, float]:
-        """Figures of the completions written since the last call."""
+        """Metrics of the completions written since the last call."""
         removed, self._removed = self._removed, []
         return {"sampling/removed_probability": float(np.mean(removed))} if removed else {}
 
@@ -83,15 +105,15 @@ class LocalEngine:
             raise RolloutError(explain("Each prompt needs a count of at least one", got=f"{len(prompts)}, {counts}"))
         groups: list[Group] = []
         with self.policy.writing():
-            for part in _parts(counts, self.max_rows):
-                groups += self._generate_part([prompts[i] for i in part], [counts[i] for i in part], sampling)
+            for batch in _batches(counts, self.max_rows):
+                groups += self._generate_batch([prompts[i] for i in batch], [counts[i] for i in batch], sampling)
         return groups
 
-    def _generate_part(self, prompts: list[Prompt], counts: list[int], sampling: Sampling) -> list[Group]:
+    def _generate_batch(self, prompts: list[Prompt], counts: list[int], sampling: Sampling) -> list[Group]:
         decoder = start_decoding(self.policy.module, prompts, counts)
         if self._stops.stops != tuple(sampling.stop):
             self._stops = StopStrings(self.policy.tokenizer, self._special, sampling.stop)
-        rows = [_Row(prompt=i) for i, count in enumerate(counts) for _ in range(count)]
+        slots = [_DecodingSlot(prompt=i) for i, count in enumerate(counts) for _ in range(count)]
         keys = np.concatenate(
             [
                 stream_keys(sampling.seed, sampling.stream, p.occurrence, c)
@@ -100,57 +122,57 @@ class LocalEngine:
         )
         vocabulary = decoder.first_logits.shape[-1]
         banned = self._banned(vocabulary)
-        seen = self._seen(prompts, rows, vocabulary) if sampling.repetition_penalty != 1 else None
+        seen = self._seen(prompts, slots, vocabulary) if sampling.repetition_penalty != 1 else None
         logits = decoder.first_logits
-        active = np.arange(len(rows))
+        active = np.arange(len(slots))
         for token in range(sampling.max_completion_length):
-            self._require_finite(logits, prompts, rows, active)
+            self._require_finite(logits, prompts, slots, active)
             uniform = torch.from_numpy(uniforms(keys[active], token)).to(self._draws_on)
             drawn = draw(logits.to(self._draws_on), uniform, sampling, banned=banned, seen=seen)
-            going = self._record(drawn, [rows[i] for i in active])
-            active = active[going]
+            running = self._record(drawn, [slots[i] for i in active])
+            active = active[running]
             if not len(active) or token + 1 == sampling.max_completion_length:
                 break
             ids = drawn.token_ids
-            if not going.all():
-                kept = torch.from_numpy(np.flatnonzero(going))
-                decoder.keep(kept.tolist())
-                ids = ids[kept.to(ids.device)]
-                seen = None if seen is None else seen[kept.to(seen.device)]
+            if not running.all():
+                remaining = torch.from_numpy(np.flatnonzero(running))
+                decoder.keep(remaining.tolist())
+                ids = ids[remaining.to(ids.device)]
+                seen = None if seen is None else seen[remaining.to(seen.device)]
             if seen is not None:
                 seen.scatter_(1, ids[:, None], True)
             ids = ids.to(logits.device)
             logits = decoder.step(ids)
             self.decode_row_steps += len(ids)
-        return self._groups(prompts, rows)
+        return self._groups(prompts, slots)
 
-    def _record(self, drawn: Draw, rows: list[_Row]) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Append the drawn tokens; tell which rows go on."""
+    def _record(self, drawn: Draw, slots: list[_DecodingSlot]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Append the drawn tokens; tell which slots continue."""
         self._removed += drawn.removed.tolist()
-        going = np.ones(len(rows), dtype=bool)
-        for i, (row, token, logprob) in enumerate(
-            zip(rows, drawn.token_ids.tolist(), drawn.logprobs.tolist(), strict=True)
+        running = np.ones(len(slots), dtype=bool)
+        for i, (slot, token, logprob) in enumerate(
+            zip(slots, drawn.token_ids.tolist(), drawn.logprobs.tolist(), strict=True)
         ):
-            row.tokens.append(token)
-            row.logprobs.append(logprob)
-            row.stopped = token in self.end_token_ids or self._stops.ended(row.tokens)
-            going[i] = not row.stopped
-        return going
+            slot.tokens.append(token)
+            slot.logprobs.append(logprob)
+            slot.stopped = token in self.end_token_ids or self._stops.ended(slot.tokens)
+            running[i] = not slot.stopped
+        return running
 
     def _decode(self, tokens: Sequence[int]) -> str:
         return self.policy.tokenizer.decode(list(tokens), skip_special_tokens=True)
 
-    def _groups(self, prompts: list[Prompt], rows: list[_Row]) -> list[Group]:
+    def _groups(self, prompts: list[Prompt], slots: list[_DecodingSlot]) -> list[Group]:
         by_prompt: list[list[Completion]] = [[] for _ in prompts]
-        for row in rows:
-            body = row.tokens[:-1] if row.tokens[-1] in self.end_token_ids else row.tokens
-            by_prompt[row.prompt].append(
+        for slot in slots:
+            body = slot.tokens[:-1] if slot.tokens[-1] in self.end_token_ids else slot.tokens
+            by_prompt[slot.prompt].append(
                 Completion(
-                    token_ids=torch.tensor(row.tokens),
-                    rollout_logprobs=torch.tensor(row.logprobs),
-                    loss_mask=torch.ones(len(row.tokens), dtype=torch.bool),
+                    token_ids=torch.tensor(slot.tokens),
+                    rollout_logprobs=torch.tensor(slot.logprobs),
+                    loss_mask=torch.ones(len(slot.tokens), dtype=torch.bool),
                     text=self._decode(body),
-                    status="stop" if row.stopped else "length",
+                    status="stop" if slot.stopped else "length",
                     policy_version=self.version,
                 )
             )
@@ -160,22 +182,22 @@ class LocalEngine:
         """Placeholders that are never written; one may have no logit of its own."""
         return torch.tensor([i for i in self._media if i < vocabulary], dtype=torch.long, device=self._draws_on)
 
-    def _seen(self, prompts: list[Prompt], rows: list[_Row], vocabulary: int) -> Tensor:
-        seen = torch.zeros(len(rows), vocabulary, dtype=torch.bool, device=self._draws_on)
-        for i, row in enumerate(rows):
-            seen[i, prompts[row.prompt].token_ids.to(seen.device)] = True
+    def _seen(self, prompts: list[Prompt], slots: list[_DecodingSlot], vocabulary: int) -> Tensor:
+        seen = torch.zeros(len(slots), vocabulary, dtype=torch.bool, device=self._draws_on)
+        for i, slot in enumerate(slots):
+            seen[i, prompts[slot.prompt].token_ids.to(seen.device)] = True
         return seen
 
-    def _require_finite(self, logits: Tensor, prompts: list[Prompt], rows: list[_Row], active: Any) -> None:
+    def _require_finite(self, logits: Tensor, prompts: list[Prompt], slots: list[_DecodingSlot], active: Any) -> None:
         if bool(logits.sum(dtype=torch.float32).isfinite()):  # one number that any infinity or NaN spoils
             return
         bad = ~torch.isfinite(logits).all(-1)
         if bool(bad.any()):
-            row = rows[int(active[int(bad.nonzero()[0])])]
+            slot = slots[int(active[int(bad.nonzero()[0])])]
             raise RolloutError(
                 explain(
                     "The policy's logits are not finite",
-                    where=f"sample {prompts[row.prompt].sample.id}, token {len(row.tokens)}",
+                    where=f"sample {prompts[slot.prompt].sample.id}, token {len(slot.tokens)}",
                     fix="Lower the learning rate, or go back to the last checkpoint; in float16 use bfloat16.",
                 )
             )
@@ -189,23 +211,65 @@ def special_tokens(tokenizer: Any) -> frozenset[int]:
 
 def end_tokens(policy: Policy) -> frozenset[int]:
     """Every token that ends a turn: of the generation config, the model config and the tokenizer."""
-    found: set[int] = set()
+    end: set[int] = set()
     config = policy.model.config
     for holder in (policy.model.generation_config, config, getattr(config, "text_config", None), policy.tokenizer):
         ids = getattr(holder, "eos_token_id", None)
-        found |= {ids} if isinstance(ids, int) else set(ids or ())
-    return frozenset(found)
+        end |= {ids} if isinstance(ids, int) else set(ids or ())
+    return frozenset(end)
 
 
-def _parts(counts: Sequence[int], max_rows: int) -> Iterator[list[int]]:
+def _batches(counts: Sequence[int], max_rows: int) -> Iterator[list[int]]:
     """Split prompts into batches of at most ``max_rows`` completions; a larger group stands alone."""
-    part: list[int] = []
-    rows = 0
+    batch: list[int] = []
+    num_completions = 0
     for i, count in enumerate(counts):
-        if part and rows + count > max_rows:
-            yield part
-            part, rows = [], 0
-        part.append(i)
-        rows += count
-    if part:
-        yield part
+        if batch and num_completions + count > max_rows:
+            yield batch
+            batch, num_completions = [], 0
+        batch.append(i)
+        num_completions += count
+    if batch:
+        yield batch
+
+
+class StopStrings:
+    """Watches completions for stop strings.
+
+    Decoding after every token would cost as much as drawing it. A stop string can only end in a token that shows its
+    last character, so the text is looked at after such tokens alone.
+
+    Args:
+        tokenizer: Turns tokens into text.
+        special: Tokens that do not show.
+        stops: The strings; may be none. An empty one ends in every token.
+    """
+
+    def __init__(self, tokenizer: Any, special: AbstractSet[int], stops: Sequence[str]) -> None:
+        self.stops = tuple(stops)
+        self._tokenizer, self._special = tokenizer, special
+        self._last = {s[-1] for s in self.stops if s}
+        # a tokenizer may write spaces that a token alone does not show, or take some away
+        cleans = bool(getattr(tokenizer, "clean_up_tokenization_spaces", False))
+        self._anywhere = cleans or "" in self.stops or any(c.isspace() for c in self._last)
+        self._longest = max((len(s.encode()) for s in self.stops), default=0) + 8
+        self._may_end_in: dict[int, bool] = {}
+
+    def ended(self, tokens: Sequence[int]) -> bool:
+        """Tell whether a stop string ends in the last of these tokens. To be asked after every token."""
+        if not self.stops or not self._may_end(tokens[-1]):
+            return False
+        # it may begin in the middle of a token: look at the last tokens that can hold it, of those that show
+        shown = [t for t in tokens[-SPECIAL_RUN * self._longest :] if t not in self._special]
+        text = self._decode(shown[-self._longest :])
+        return any(s in text for s in self.stops)
+
+    def _may_end(self, token: int) -> bool:
+        if token not in self._may_end_in:
+            piece = "" if token in self._special else self._decode([token])
+            uncertain = not piece or UNFINISHED in piece or self._anywhere
+            self._may_end_in[token] = token not in self._special and (uncertain or not self._last.isdisjoint(piece))
+        return self._may_end_in[token]
+
+    def _decode(self, tokens: Sequence[int]) -> str:
+        return self._tokenizer.decode(list(tokens), skip_special_tokens=True)

@@ -2,14 +2,23 @@
 
 Pure functions on logits. The recorded log-prob is of the temperature-scaled distribution *before* anything is cut
 away: that is what the trainer computes. How much probability the cuts remove is measured, not hidden.
+
+Random numbers are counter-based, one stream per completion, so that batching, dropping rows and resuming change
+nothing: a uniform number is a hash of (seed, stream name, draw index of the prompt, completion index, token index),
+and there is no state to save. The hash is the finaliser of SplitMix64, applied to each word in turn.
+
+Source: Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014, section 3.
 """
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
 from mmgrpo.types import Sampling
@@ -141,3 +150,46 @@ def truncate(scaled: Float[Tensor, "R V"], sampling: Sampling) -> Float[Tensor, 
         least = sampling.min_p * probabilities.amax(-1, keepdim=True)
         scaled = scaled.masked_fill(probabilities < least, float("-inf"))
     return scaled
+
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_FIRST = np.uint64(0xBF58476D1CE4E5B9)
+_SECOND = np.uint64(0x94D049BB133111EB)
+
+
+def _mix(state: NDArray[np.uint64], word: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    with np.errstate(over="ignore"):  # wrapping around is what the hash is made of
+        z = (state ^ word) + _GOLDEN
+        z = (z ^ (z >> np.uint64(30))) * _FIRST
+        z = (z ^ (z >> np.uint64(27))) * _SECOND
+    return z ^ (z >> np.uint64(31))
+
+
+def stream_keys(seed: int, stream: str, occurrence: int, count: int) -> NDArray[np.uint64]:
+    """Keys of the ``count`` completions of one prompt.
+
+    Args:
+        seed: ``rollout.seed``.
+        stream: "train", "eval", …: streams of different names share nothing.
+        occurrence: Of the prompt in the run.
+        count: Completions.
+
+    Returns:
+        One key per completion.
+    """
+    state = np.zeros(count, dtype=np.uint64)
+    for word in (seed, zlib.crc32(stream.encode()), occurrence):
+        state = _mix(state, np.full(count, word, dtype=np.uint64))
+    return _mix(state, np.arange(count, dtype=np.uint64))
+
+
+def uniforms(keys: NDArray[np.uint64], token: int) -> NDArray[np.float64]:
+    """One number in [0, 1) per key for the token with this index.
+
+    Example:
+        >>> keys = stream_keys(0, "train", 7, 3)
+        >>> bool((uniforms(keys, 0) == uniforms(keys, 0)).all())
+        True
+    """
+    hashed = _mix(keys, np.full(len(keys), token, dtype=np.uint64))
+    return (hashed >> np.uint64(11)).astype(np.float64) * 2.0**-53

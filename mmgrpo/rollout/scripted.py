@@ -21,7 +21,7 @@ END = 256
 
 
 class ScriptedEngine:
-    """Replays texts (``contracts.Engine``).
+    """Replays texts; fulfils :class:`mmgrpo.contracts.Engine`.
 
     Args:
         script: What it writes.
@@ -30,7 +30,8 @@ class ScriptedEngine:
 
     Example:
         >>> from mmgrpo.types import Prompt, Sample, Sampling
-        >>> prompt = Prompt(sample=Sample(id="a", messages=()), text="", token_ids=torch.zeros(1), model_inputs={})
+        >>> ids = torch.zeros(1, dtype=torch.long)
+        >>> prompt = Prompt(sample=Sample(id="a", messages=()), text="", token_ids=ids, model_inputs={})
         >>> engine = ScriptedEngine({"a": ["<answer>3</answer>", "four"]})
         >>> group = engine.generate([prompt], [3], Sampling(max_completion_length=32))[0]
         >>> [c.text for c in group.completions]
@@ -44,9 +45,27 @@ class ScriptedEngine:
         """Sample ids, counts and sampling of every call."""
         self._tokenizer, self._logprob = tokenizer, logprob
 
+    @property
+    def shares_weights(self) -> bool:
+        """It has none."""
+        return False
+
+    def start(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """Note the version; weights are not looked at."""
+        self.version = version
+
     def load_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Note the version; weights are not looked at."""
         self.version = version
+
+    def release(self) -> None:
+        """Nothing is held."""
+
+    def reacquire(self) -> None:
+        """Nothing was given back."""
+
+    def close(self) -> None:
+        """Nothing is open."""
 
     def metrics(self) -> Mapping[str, float]:
         """Nothing is measured."""

@@ -1,35 +1,40 @@
-"""Seconds per phase: a stopwatch that wraps the functions of a step. Knows names and calls only."""
+"""Seconds per phase of a step. Knows names of phases, not what they do."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import ParamSpec, TypeVar
-
-P = ParamSpec("P")
-R = TypeVar("R")
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 
 
-class Stopwatch:
-    """Adds up the seconds that each phase took since the last reading."""
+class Clock:
+    """Adds up the seconds that each phase took since the last reading.
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock = clock
+    Example:
+        >>> clock = Clock(iter([0.0, 2.0, 2.0, 5.0]).__next__)
+        >>> with clock("rollout"):
+        ...     pass
+        >>> with clock("update"):
+        ...     pass
+        >>> clock.read()
+        {'rollout': 2.0, 'update': 3.0}
+    """
+
+    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
+        """Read seconds from ``now``."""
+        self._now = now
         self._seconds: dict[str, float] = {}
 
-    def timed(self, phase: str, function: Callable[P, R]) -> Callable[P, R]:
-        """Wrap a function so that its seconds count for a phase."""
-
-        def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            start = self._clock()
-            try:
-                return function(*args, **kwargs)
-            finally:
-                self._seconds[phase] = self._seconds.get(phase, 0.0) + self._clock() - start
-
-        return call
+    @contextmanager
+    def __call__(self, phase: str) -> Generator[None]:
+        """Count what happens inside for a phase, also when it raises."""
+        start = self._now()
+        try:
+            yield
+        finally:
+            self._seconds[phase] = self._seconds.get(phase, 0.0) + self._now() - start
 
     def read(self) -> dict[str, float]:
-        """Seconds per phase since the last reading; starts anew."""
+        """Give the seconds per phase since the last reading, and start anew."""
         seconds, self._seconds = self._seconds, {}
         return seconds

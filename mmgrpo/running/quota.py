@@ -13,7 +13,7 @@ from mmgrpo.types import ScoredGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Want:
+class RolloutRequest:
     """How many prompts to roll out next in this process, and completions of each."""
 
     prompts: int
@@ -36,14 +36,14 @@ class Quota:
     world: int = 1
     """Processes that share the prompts."""
 
-    def open(self, scored: Sequence[ScoredGroup]) -> Want | None:
+    def request(self, scored: Sequence[ScoredGroup]) -> RolloutRequest | None:
         """What is still missing; None: nothing.
 
         Args:
             scored: The groups that the step has, of all processes.
         """
         missing = self.prompts - len(scored)
-        return Want(prompts=-(-missing // self.world), completions=self.completions) if missing > 0 else None
+        return RolloutRequest(prompts=-(-missing // self.world), completions=self.completions) if missing > 0 else None
 
     def merge(self, scored: Sequence[ScoredGroup], more: Sequence[ScoredGroup]) -> list[ScoredGroup]:
         """Put new groups behind those that are there."""
@@ -55,7 +55,7 @@ class Quota:
 
 
 @dataclass(slots=True, kw_only=True)
-class Refill(Quota):
+class DynamicSampling(Quota):
     """Dynamic sampling: groups whose totals are all equal are replaced by groups of other prompts, a few times.
 
     What is missing after the last time is filled with such groups: they cost no update, and the step keeps its size.
@@ -75,8 +75,8 @@ class Refill(Quota):
         """Keep the groups that teach something; after the last rollout fill up with others, newest first."""
         self._rollouts += 1
         self._note(more)
-        self._equal += [group for group in more if not teaches(group)]
-        found = [*scored, *(group for group in more if teaches(group))]
+        self._equal += [group for group in more if not has_reward_signal(group)]
+        found = [*scored, *(group for group in more if has_reward_signal(group))]
         missing = self.prompts - len(found)
         self._kept = len(found)
         if missing <= 0 or self._rollouts <= self.resamples:
@@ -109,7 +109,7 @@ def quota_of(config: Config, *, world: int = 1) -> Quota:
     prompts, rollout = config.train.prompts_per_step, config.rollout
     if not rollout.dynamic_sampling:
         return Quota(prompts=prompts, completions=rollout.num_generations, world=world)
-    return Refill(
+    return DynamicSampling(
         prompts=prompts, completions=rollout.num_generations, world=world, resamples=rollout.max_resample_times
     )
 
@@ -129,7 +129,7 @@ def with_equal_names(scored: Sequence[ScoredGroup]) -> list[ScoredGroup]:
     ]
 
 
-def teaches(scored: ScoredGroup) -> bool:
+def has_reward_signal(scored: ScoredGroup) -> bool:
     """Tell whether a group has two different totals.
 
     Args:

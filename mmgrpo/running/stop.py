@@ -11,36 +11,29 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from types import FrameType, TracebackType
-from typing import Any, Protocol
+from typing import Any
+
+from mmgrpo.contracts import StopCondition
 
 STOPPING = "Stopping after this step, then saving. Press Ctrl-C again to stop at once."
 """Said at the first signal."""
 
 
-class Stops(Protocol):
-    """Knows whether a run should stop."""
-
-    @property
-    def reason(self) -> str | None:
-        """Why to stop; None: go on."""
-        ...
-
-
-class Agreed:
+class AnyRankStop:
     """Stops all processes of a run where one of them has a reason; all ask at the same places.
 
     Args:
-        own: Of this process.
+        local: Of this process.
         gather: Gives the reasons of all.
     """
 
-    def __init__(self, own: Stops, gather: Callable[[str | None], Sequence[str | None]]) -> None:
-        self._own, self._gather = own, gather
+    def __init__(self, local: StopCondition, gather: Callable[[str | None], Sequence[str | None]]) -> None:
+        self._local, self._gather = local, gather
 
     @property
     def reason(self) -> str | None:
         """Why to stop; None: go on."""
-        return next((reason for reason in self._gather(self._own.reason) if reason is not None), None)
+        return next((reason for reason in self._gather(self._local.reason) if reason is not None), None)
 
 
 class StopRequest:

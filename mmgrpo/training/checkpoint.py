@@ -51,7 +51,13 @@ class Progress:
 
 
 def save(
-    folder: Path, progress: Progress, *, policy: TrainablePolicy, optimizer: Optimizer, limit: int | None = None
+    folder: Path,
+    progress: Progress,
+    *,
+    policy: TrainablePolicy,
+    optimizer: Optimizer,
+    limit: int | None = None,
+    random: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write a checkpoint, and only when it is whole remove those past the limit.
 
@@ -61,6 +67,7 @@ def save(
         policy: Writes its own part.
         optimizer: Its state is saved.
         limit: Keep the newest so many, and the best one; None keeps all.
+        random: Random streams as they were at that step; None: as they are now.
 
     Returns:
         The checkpoint's folder.
@@ -74,7 +81,10 @@ def save(
         _remove(building)
         building.mkdir(parents=True)
         policy.save(building / "policy")
-        state = {"optimizer": optimizer.state_dict(), "random": random_streams.capture()}
+        state = {
+            "optimizer": optimizer.state_dict(),
+            "random": random_streams.capture() if random is None else dict(random),
+        }
         torch.save(state | {"reference": policy.reference_state()}, building / "state.pt")
         (building / "progress.json").write_text(json.dumps(asdict(progress), indent=1), encoding="utf-8")
         seal(building)

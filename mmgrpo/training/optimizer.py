@@ -72,6 +72,10 @@ class Optimizer:
         self.dist = dist or Single()
         self.steps_taken = 0
         """Position in the schedule; skipped optimizer steps count."""
+        self.updates_begun = 0
+        """Optimizer steps begun or skipped by this object: nothing has changed while it stays the same."""
+        self.has_stepped = False
+        """Whether this object has changed weights."""
         self._named = list(named)
         self._masters = {name: p.detach().float() for name, p in named if p.dtype in HALF}
         self._stepped = [(name, self._masters.get(name, p)) for name, p in named]
@@ -115,9 +119,11 @@ class Optimizer:
             torch.nn.utils.clip_grads_with_norm_([tensor for _, tensor in self._stepped], limit, norm)
         for group in self._optimizer.param_groups:
             group["lr"] = self.learning_rate
+        self.updates_begun += 1  # from here on an interruption leaves half a step
+        self.has_stepped = True
         self._optimizer.step()
         self._round_masters()
-        self.skip()
+        self._advance()
         return float(norm)
 
     def _all_reduce(self) -> None:
@@ -134,6 +140,10 @@ class Optimizer:
 
     def skip(self) -> None:
         """Advance the schedule without a step, and clear the gradients."""
+        self.updates_begun += 1
+        self._advance()
+
+    def _advance(self) -> None:
         self.steps_taken += 1
         self.zero_grad()
 

@@ -27,7 +27,7 @@ def outline(text):
     return [line.strip() for line in text.strip().splitlines()]
 
 
-@pytest.mark.parametrize(("number", "function"), [(0, "fit"), (1, "collect")])
+@pytest.mark.parametrize(("number", "function"), [(0, "train_step"), (1, "collect")])
 def test_the_sentence_is_told_as_it_stands(number, function):
     told = outline(blocks(page("concepts.md"), "python")[number])
     stands = outline(inspect.getsource(getattr(trainer, function)))

@@ -6,7 +6,7 @@ import importlib
 import pytest
 
 
-@pytest.mark.parametrize("name", ["mmgrpo.api.begin", "mmgrpo.running.sizes", "mmgrpo.errors"])
+@pytest.mark.parametrize("name", ["mmgrpo.api.begin", "mmgrpo.running.settings", "mmgrpo.errors"])
 def test_the_examples_of_a_module_run(name):
     found = doctest.testmod(importlib.import_module(name))
     assert found.failed == 0

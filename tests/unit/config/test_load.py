@@ -185,7 +185,7 @@ def test_all_faults_are_told_in_the_order_of_the_file(write):
     assert told.index("train.num_steps") < told.index("loss.epsilon") < told.index("rollout.engine")
     assert f"{file}:3:3 (train.num_steps)" in told
     assert "where: override rollout.engine=lokal" in told
-    assert "fix: Write local." in told
+    assert "there is local; write local" in told
 
 
 @pytest.mark.parametrize(

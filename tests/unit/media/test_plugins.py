@@ -114,13 +114,13 @@ def test_a_plug_in_may_bring_a_check_of_its_own(folder: Path):
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("gone.py:Sensor", "no such adapter"),
-        ("sensor.py:Gone", "no such adapter"),
+        ("gone.py:Sensor", "Media adapter file gone.py does not exist"),
+        ("sensor.py:Gone", "no media adapter 'Gone'"),
         ("sensor.py:Nothing", "not a media adapter"),
         ("broken.py:Sensor", "nothing_of_that_name"),
         ({"fn": "sensor.py:Sensor", "args": {"smell": 1}}, "smell"),
-        ({"fn": "sensor.py:fails", "args": {"a": 1}}, "cannot be loaded"),
-        ("no_such_module_anywhere:Sensor", "cannot be loaded"),
+        ({"fn": "sensor.py:fails", "args": {"a": 1}}, "could not be built"),
+        ("no_such_module_anywhere:Sensor", "cannot be imported"),
     ],
 )
 def test_adapters_that_cannot_be_used_are_refused_by_name(name: Any, told: str, folder: Path):

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from mmgrpo.reward.files import import_file, shipped_rewards
+from mmgrpo.config.paths import shipped_rewards
+from mmgrpo.plugins import import_file
 
 ROOM = Path(__file__).parents[3] / "mmgrpo" / "reward"
 

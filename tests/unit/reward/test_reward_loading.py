@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
+from mmgrpo.config.paths import shipped_rewards
 from mmgrpo.errors import ConfigError
-from mmgrpo.reward.files import shipped_rewards
 from mmgrpo.reward.loading import load_reward
 
 
@@ -101,7 +101,7 @@ def test_a_changed_file_is_loaded_anew(tmp_path):
         ("mine.py:rod", ["no reward 'rod'", "Long", "Did you mean red?"]),
         ("mine.py:NUMBER", ["callable", "int"]),
         ("no_such_module:f", ["no_such_module", "cannot be imported"]),
-        ("just_a_name", ["just_a_name", "path/to/file.py:function"]),
+        ("just_a_name", ["just_a_name", "path/to/file.py:name"]),
         ("mine.py:Long", ["could not be built", "limit"]),
     ],
 )

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from mmgrpo.config.paths import shipped_rewards
 from mmgrpo.reward.calling import call
 from mmgrpo.reward.columns import table
 from mmgrpo.reward.facts import RewardFacts
-from mmgrpo.reward.files import shipped_rewards
 from mmgrpo.reward.loading import load_reward
 from mmgrpo.reward.paste import pasted_group
 
@@ -113,8 +113,8 @@ def test_no_completion_of_very_many_breaks_a_shipped_reward(spec):
 def test_every_shipped_reward_is_fuzzed_or_has_tests_of_its_own():
     import inspect
 
+    from mmgrpo.plugins import import_file
     from mmgrpo.reward.facts import facts_of
-    from mmgrpo.reward.files import import_file
 
     marked = set()
     for path in shipped_rewards().glob("*.py"):

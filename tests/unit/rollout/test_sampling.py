@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from mmgrpo.rollout.sampling import draw, truncate
-from mmgrpo.rollout.streams import stream_keys, uniforms
+from mmgrpo.rollout.sampling import draw, stream_keys, truncate, uniforms
 from mmgrpo.types import Sampling
 
 NONE = torch.zeros(0, dtype=torch.long)

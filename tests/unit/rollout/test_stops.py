@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmgrpo.policy.families.tiny import build_tokenizer
-from mmgrpo.rollout.local import special_tokens
-from mmgrpo.rollout.stops import StopStrings
+from mmgrpo.rollout.local import StopStrings, special_tokens
 
 TOKENIZER = build_tokenizer()
 SPECIAL = special_tokens(TOKENIZER)

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mmgrpo.rollout import streams
-from mmgrpo.rollout.streams import stream_keys, uniforms
+from mmgrpo.rollout import sampling
+from mmgrpo.rollout.sampling import stream_keys, uniforms
 
 
 def test_examples_in_the_docstrings_run():
-    assert doctest.testmod(streams).failed == 0
+    assert doctest.testmod(sampling).failed == 0
 
 
 def test_uniforms_are_uniform_over_completions_and_over_tokens():

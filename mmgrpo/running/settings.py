@@ -14,7 +14,7 @@ from mmgrpo.types import Sampling
 
 
 def num_steps(train: Train, rows: int) -> int:
-    """Steps of the whole run: as said, or as many as the epochs take.
+    """Steps of the whole run: those that are set, or as many as the epochs take.
 
     Args:
         train: The ``train:`` section.
@@ -24,7 +24,7 @@ def num_steps(train: Train, rows: int) -> int:
         Steps; the last one of an epoch that does not divide evenly goes on into the next epoch.
 
     Raises:
-        ConfigError: Neither is said.
+        ConfigError: Neither is set.
 
     Example:
         >>> num_steps(Train(num_epochs=2, prompts_per_step=8), rows=10)
@@ -35,32 +35,32 @@ def num_steps(train: Train, rows: int) -> int:
     if train.num_epochs is not None:
         return math.ceil(train.num_epochs * rows / train.prompts_per_step)
     raise ConfigError(
-        explain("The length of the run is not said", where="train", fix="Set train.num_steps or train.num_epochs.")
+        explain("The length of the run is not set", where="train", fix="Set train.num_steps or train.num_epochs.")
     )
 
 
-def part_of(count: int, world: int, *, key: str) -> int:
+def per_rank(count: int, world_size: int, *, key: str) -> int:
     """Divide a count among processes.
 
     Args:
         count: Of all.
-        world: How many processes.
+        world_size: How many processes.
         key: Where the count stands in the YAML.
 
     Raises:
         ConfigError: It does not divide.
 
     Example:
-        >>> part_of(8, 2, key="train.prompts_per_step")
+        >>> per_rank(8, 2, key="train.prompts_per_step")
         4
     """
-    if count % world == 0:
-        return count // world
+    if count % world_size == 0:
+        return count // world_size
     raise ConfigError(
         explain(
-            f"{count} cannot be divided among {world} processes",
+            f"{count} cannot be divided among {world_size} processes",
             where=key,
-            fix=f"Choose a multiple of {world}, for example {-(-count // world) * world}.",
+            fix=f"Choose a multiple of {world_size}, for example {-(-count // world_size) * world_size}.",
         )
     )
 

@@ -5,7 +5,7 @@ import pytest
 from mmgrpo.config.rollout import Rollout
 from mmgrpo.config.train import Train
 from mmgrpo.errors import ConfigError
-from mmgrpo.running.sizes import num_steps, sampling_of
+from mmgrpo.running.settings import num_steps, sampling_of
 
 
 @pytest.mark.parametrize(

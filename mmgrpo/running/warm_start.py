@@ -1,0 +1,103 @@
+"""The warm start of a run: supervised steps before GRPO, so that the policy knows the form of an answer.
+
+Ties rows and the words of the YAML to ``training/supervised.py``, which trains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmgrpo.config.schema import Config
+from mmgrpo.config.warm_start import WarmStart
+from mmgrpo.contracts import PromptSource, StopCondition
+from mmgrpo.data.templates import fill
+from mmgrpo.observe.progress import Progress
+from mmgrpo.parallel.strategy import Strategy
+from mmgrpo.policy.policy import Policy
+from mmgrpo.training.build import build_warm_start_optimizer, warm_start_settings
+from mmgrpo.training.supervised import warm_start
+from mmgrpo.types import Prompt
+
+
+class SupervisedStart:
+    """Imitates rows with a target; fulfils :class:`mmgrpo.contracts.WarmStart`.
+
+    Args:
+        policy: What learns.
+        loader: Opens the source of the rows to imitate; called when the warm start begins.
+        count: Rows of a step in this process.
+        config: Its ``warm_start:`` section says how long, ``train:`` which optimizer.
+        dist: The processes that share the rows.
+        progress: The screen.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        loader: Callable[[], PromptSource],
+        *,
+        count: int,
+        config: Config,
+        dist: Strategy,
+        progress: Progress,
+    ) -> None:
+        assert config.warm_start is not None
+        self._policy, self._loader, self._count = policy, loader, count
+        self._config, self._settings = config, config.warm_start
+        self._dist, self._progress = dist, progress
+
+    def run(self, stop: StopCondition) -> bool:
+        """Take all supervised steps; False: stopped before the last.
+
+        Raises:
+            TrainingError: A loss or gradient is not finite.
+        """
+        settings, policy, loader = self._settings, self._policy, self._loader()
+        unfrozen = policy.unfrozen() if settings.unfreeze else nullcontext()
+        every = min(50, max(1, settings.num_steps // 4))
+        with unfrozen, self._progress.phase("warm start", settings.num_steps, every=every) as advance:
+
+            def on_step(step: int, metrics: Mapping[str, float]) -> None:
+                advance(metrics)
+                if stop.reason:
+                    raise _Stopped
+
+            try:
+                warm_start(
+                    policy,
+                    lambda: [(p, target_ids(p, policy.tokenizer, settings)) for p in loader.take(self._count)],
+                    settings=warm_start_settings(settings, check_finite=self._config.checks.finite),
+                    optimizer=build_warm_start_optimizer(
+                        policy.trainable(), settings, self._config.train, dist=self._dist
+                    ),
+                    on_step=on_step,
+                )
+            except _Stopped:
+                return False
+        return True
+
+
+def target_ids(prompt: Prompt, tokenizer: Any, settings: WarmStart) -> Tensor:
+    """Give the tokens that the policy should write after a prompt, the end token included.
+
+    Args:
+        prompt: Its sample fills the template.
+        tokenizer: Of the policy.
+        settings: ``target`` is the template.
+
+    Raises:
+        DatasetError: The row lacks a column of the template.
+    """
+    sample = prompt.sample
+    values = {**sample.extras, "answer": sample.answer}
+    text = fill(settings.target, values, key="warm_start.target", where=f"sample {sample.id}")
+    return torch.tensor([*tokenizer(text, add_special_tokens=False).input_ids, tokenizer.eos_token_id])
+
+
+class _Stopped(Exception):
+    """Leaves the warm start."""
