@@ -31,8 +31,8 @@ from mmgrpo.config.model import Model
 from mmgrpo.config.schema import Config
 from mmgrpo.data.encoders import Encoders
 from mmgrpo.data.feed import PromptFeed, Share
-from mmgrpo.data.rows import rows_from_python
 from mmgrpo.data.samples import Samples
+from mmgrpo.data.sources import rows_from_python
 from mmgrpo.media.remembered import Memory
 from mmgrpo.policy.sizing import Outline, outline_of
 from mmgrpo.running.prompts import copied_maker, open_memory

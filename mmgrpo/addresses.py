@@ -1,4 +1,4 @@
-"""What a text means where a media item is expected, which files rows may name, and what kind a file is.
+"""What a value means where a media item is expected, of which kind it is, and which files rows may name.
 
 The one place that tells base64, addresses and paths apart, and the one table of file endings: rows, formats and
 decoders all ask here. Opens and decodes nothing.
@@ -26,6 +26,7 @@ ENDINGS: Mapping[str, frozenset[str]] = {
 """File endings of each kind of media, in lower case."""
 ANIMATED = frozenset({".gif", ".webp", ".avif"})
 """Endings of images that may be a whole video, where the file stands alone under ``video``."""
+_STILL = ENDINGS["image"] - {".gif"}
 AddressForm = Literal["data", "file", "http", "foreign", "base64", "path"]
 """A ``data:`` URI, a ``file:`` URI, an address of the web, one of another service (``s3://``), base64, or a path."""
 _SCHEME = re.compile(r"(data|file|https?):|[a-z][a-z0-9+.-]+://", re.IGNORECASE)
@@ -84,6 +85,82 @@ def sniff_kind(head: bytes) -> str | None:
     if head[:8] == b"\x89PNG\r\n\x1a\n":
         return "video" if b"acTL" in head else "image"
     return next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
+
+
+def nesting(value: Any) -> int:
+    """Count how deep numbers lie in lists: 0 for what is no list of numbers.
+
+    Example:
+        >>> nesting([[1, 2], [3, 4]]), nesting(["a.png"]), nesting([])
+        (2, 0, 0)
+    """
+    depth = 0
+    while isinstance(value, list | tuple) and value:
+        value, depth = value[0], depth + 1
+    return depth if isinstance(value, int | float) and not isinstance(value, bool) else 0
+
+
+def is_still(value: Any) -> bool:
+    r"""Tell whether a media item is one image, and so a frame where it stands in a list under ``video``.
+
+    Args:
+        value: A path, an address, encoded bytes, base64, ``{"bytes", "path"}``, a Pillow image or an array.
+
+    Example:
+        >>> is_still("1.jpg"), is_still("1.mp4"), is_still({"bytes": b"\xff\xd8\xff", "path": None})
+        (True, False, True)
+    """
+    if isinstance(value, Mapping):
+        value = value.get("bytes") if value.get("bytes") is not None else value.get("path")
+    if isinstance(value, str):
+        kind = sniff_kind(first_bytes(value))
+        path = value.split("?")[0] if "://" in value else value
+        return kind == "image" if kind else PurePath(path).suffix.lower() in _STILL
+    if isinstance(value, PurePath):
+        return value.suffix.lower() in _STILL
+    if isinstance(value, bytes | bytearray | memoryview):
+        return sniff_kind(bytes(value[:256])) == "image"
+    if hasattr(value, "getpixel"):
+        return True
+    shape = tuple(getattr(value, "shape", ())) or _shape(value)
+    return len(shape) == 2 or (len(shape) == 3 and bool({1, 3, 4} & {shape[0], shape[-1]}))
+
+
+def holds_media(value: Any) -> str | None:
+    """Tell the kind of media that a value surely is: encoded or decoded, not a name that may be anything.
+
+    Args:
+        value: Of a row; of a list its first.
+
+    Example:
+        >>> holds_media({"bytes": None, "path": "a.png"}), holds_media("a.png")
+        ('image', None)
+    """
+    value = value[0] if isinstance(value, list | tuple) and value else value
+    return None if isinstance(value, str) else looks_like(value)
+
+
+def looks_like(value: Any) -> str | None:
+    """Tell the kind of media that a value may be, by its type, its first bytes or the ending of its name."""
+    value = value[0] if isinstance(value, list | tuple) and value else value
+    if hasattr(value, "getpixel"):
+        return "image"
+    if isinstance(value, Mapping) and {"bytes", "path"} <= set(value):
+        return looks_like(value["bytes"]) or looks_like(value["path"]) or "image"
+    if isinstance(value, bytes):
+        return sniff_kind(value[:256])
+    if isinstance(value, str) and value[:5].lower() == "data:":
+        return next((kind for kind in ENDINGS if value[5:].lower().startswith(f"{kind}/")), None)
+    return kind_of_ending(value) if isinstance(value, str) and len(value) < 500 and "\n" not in value else None
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    """Give the lengths of nested lists of numbers."""
+    lengths: list[int] = []
+    for _ in range(nesting(value)):
+        lengths.append(len(value))
+        value = value[0]
+    return tuple(lengths)
 
 
 def address_form(text: str) -> AddressForm:

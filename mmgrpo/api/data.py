@@ -23,9 +23,9 @@ from mmgrpo.data.convert import write_parquet
 from mmgrpo.data.encoders import Encoders
 from mmgrpo.data.mixture import AnySamples
 from mmgrpo.data.opening import left_out_errors, open_samples
-from mmgrpo.data.refusals import with_row
 from mmgrpo.data.report import Findings, RowFacts, page, plain_answer, printable
-from mmgrpo.data.templates import names
+from mmgrpo.data.row_errors import with_row
+from mmgrpo.data.templates import names_in
 from mmgrpo.errors import ConfigError, DatasetError, MmgrpoError, explain
 from mmgrpo.estimate import Estimate, estimate, measure, sizes_of
 from mmgrpo.media.encoding import encoded
@@ -281,7 +281,7 @@ def _to_convert(source: str | Path, overrides: Overrides, form: str) -> LoadedCo
     else:
         loaded = load(None, overrides, base=base | {"data": {"train": {"path": str(source), "format": form}}})
     user = loaded.config.data.template.user
-    whole = "prompt" not in names(user, key="data.template.user")
+    whole = "prompt" not in names_in(user, key="data.template.user")
     template = Template(user=user) if whole else Template()
     data = loaded.config.data.model_copy(update={"template": template})
     return replace(loaded, config=loaded.config.model_copy(update={"data": data}))

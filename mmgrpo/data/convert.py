@@ -1,6 +1,6 @@
 """Samples to one parquet file that carries its media: read back, it gives the same samples.
 
-Its own columns are named in :mod:`mmgrpo.data.formats.carried`; all columns for rewards keep their names and, where
+Its own columns are named in :mod:`mmgrpo.data.formats.table`; all columns for rewards keep their names and, where
 arrow can hold them exactly, their types.
 """
 
@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from mmgrpo.data.formats.carried import ANSWER, ID, JSON, MEDIA, MESSAGES
+from mmgrpo.data.formats.table import ANSWER, ID, JSON, MEDIA, MESSAGES
 from mmgrpo.data.mixture import AnySamples
-from mmgrpo.data.refusals import with_row
+from mmgrpo.data.row_errors import with_row
 from mmgrpo.errors import DatasetError, MediaError, explain
 from mmgrpo.types import Media, Sample
 

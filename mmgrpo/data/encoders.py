@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 
-from mmgrpo.data.refusals import with_row
+from mmgrpo.data.row_errors import with_row
 from mmgrpo.errors import MediaError, ProcessorError
 from mmgrpo.types import Prompt, Sample
 

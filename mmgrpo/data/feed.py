@@ -18,7 +18,7 @@ from typing import Any
 
 from mmgrpo.data.curricula import Drawn, Draws, InOrder, Result
 from mmgrpo.data.mixture import AnySamples
-from mmgrpo.data.refusals import left_out_line, with_row
+from mmgrpo.data.row_errors import left_out_line, with_row
 from mmgrpo.data.sampler import RowOrder
 from mmgrpo.errors import DatasetError, MediaError, MmgrpoError, ProcessorError, explain
 from mmgrpo.types import Prompt, Sample

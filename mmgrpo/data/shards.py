@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mmgrpo.addresses import ENDINGS, kind_of_ending
-from mmgrpo.data.lazy import Row, Rows
+from mmgrpo.data.rows import Row, Rows
 from mmgrpo.errors import DatasetError, explain
 
 _JSON, _TEXT = ("json", "jsn"), ("txt", "cls", "text", "transcript", "caption")

@@ -12,8 +12,8 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mmgrpo.data.hub import hub_or_cache
-from mmgrpo.data.lazy import Row, Rows, plain
+from mmgrpo.data.network import hub_or_cache
+from mmgrpo.data.rows import Row, Rows, plain
 from mmgrpo.errors import DatasetError, explain
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from jinja2 import StrictUndefined, Template, TemplateError, TemplateSyntaxError, UndefinedError, meta
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from mmgrpo.config.data import Template as TemplateSection
 from mmgrpo.errors import ConfigError, DatasetError, explain
 
 
@@ -67,7 +68,9 @@ def fill(template: str, values: Mapping[str, Any], *, key: str, where: str) -> s
             explain(
                 "The template prints a column that is empty in this row",
                 where=where,
-                got="; ".join(f"{name} is None" for name in sorted(names(template, key=key)) if values[name] is None),
+                got="; ".join(
+                    f"{name} is None" for name in sorted(names_in(template, key=key)) if values[name] is None
+                ),
                 fix=f"Write {{% if column %}}{{{{ column }}}}{{% endif %}} in {key}, or fill the column.",
             )
         ) from error
@@ -77,7 +80,7 @@ def fill(template: str, values: Mapping[str, Any], *, key: str, where: str) -> s
 
 
 @lru_cache(maxsize=256)
-def names(template: str, *, key: str) -> frozenset[str]:
+def names_in(template: str, *, key: str) -> frozenset[str]:
     """List the names that a template takes from the row.
 
     Args:
@@ -88,7 +91,7 @@ def names(template: str, *, key: str) -> frozenset[str]:
         ConfigError: The template is malformed.
 
     Example:
-        >>> sorted(names("{{ a }}{% if b %}{{ b.c }}{% endif %}", key="data.template.user"))
+        >>> sorted(names_in("{{ a }}{% if b %}{{ b.c }}{% endif %}", key="data.template.user"))
         ['a', 'b']
     """
     try:
@@ -112,3 +115,15 @@ def _malformed(error: TemplateSyntaxError, key: str) -> str:
         got=str(error.message),
         fix="{{ column }} stands for a column; write {{ '{{' }} for literal braces.",
     )
+
+
+def template_names(template: TemplateSection) -> frozenset[str]:
+    """List the columns that the templates of a configuration take from a row.
+
+    Example:
+        >>> sorted(template_names(TemplateSection(system="{{ hint }}")))
+        ['hint', 'prompt']
+    """
+    user = names_in(template.user, key="data.template.user")
+    system = names_in(template.system or "", key="data.template.system")
+    return user | system | (names_in(template.answer or "", key="data.template.answer") - {"answer"})

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from mmgrpo.data.lazy import Row, Rows
+from mmgrpo.data.rows import Row, Rows
 from mmgrpo.types import Sample
 
 PAIR, SHUFFLED = "pair", "shuffled"

@@ -13,7 +13,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from mmgrpo.config.model import Model
-from mmgrpo.data.hub import hub_or_cache
+from mmgrpo.data.network import hub_or_cache
 from mmgrpo.errors import ConfigError, MmgrpoError, explain
 
 REHEARSAL = "tiny:qwen2_5_vl"

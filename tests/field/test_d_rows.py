@@ -17,10 +17,10 @@ import torch
 from PIL import Image
 
 from mmgrpo.config.data import Columns, Files, Template
-from mmgrpo.data.check import check_media
 from mmgrpo.data.feed import PromptFeed
-from mmgrpo.data.rows import open_rows, rows_from_python
+from mmgrpo.data.opening import check_media
 from mmgrpo.data.samples import Samples
+from mmgrpo.data.sources import open_rows, rows_from_python
 from mmgrpo.errors import MediaError
 from mmgrpo.media.decode import decode, verify
 from mmgrpo.types import Media, Prompt, Sample

@@ -10,8 +10,8 @@ import pytest
 import mmgrpo
 from mmgrpo.config.data import Columns, Files, Template
 from mmgrpo.config.load import load_config
-from mmgrpo.data.rows import open_rows
 from mmgrpo.data.samples import Samples
+from mmgrpo.data.sources import open_rows
 
 DATA = Path(os.environ.get("MMGRPO_FIELD_DATA", "../shared/data")).absolute()
 SUPER = DATA / "clevr" / "superclevr_test200_counting_problems.jsonl"

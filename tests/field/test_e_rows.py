@@ -10,8 +10,8 @@ from rich.console import Console
 
 import mmgrpo
 from mmgrpo.config.data import Columns, Files, Template
-from mmgrpo.data.rows import open_rows
 from mmgrpo.data.samples import Samples
+from mmgrpo.data.sources import open_rows
 
 DATA = Path(os.environ.get("MMGRPO_FIELD_DATA", "../shared/data"))
 QUIET = Console(file=io.StringIO())

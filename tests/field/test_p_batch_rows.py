@@ -19,8 +19,8 @@ from PIL import Image
 
 from mmgrpo.config.data import Columns, Template
 from mmgrpo.data.feed import PromptFeed, Share
-from mmgrpo.data.rows import rows_from_python
 from mmgrpo.data.samples import Samples
+from mmgrpo.data.sources import rows_from_python
 from mmgrpo.media.prompts import PromptBuilder
 from mmgrpo.policy.families.record import Key, join_inputs
 from mmgrpo.policy.families.registry import Facts, family_of

@@ -16,9 +16,9 @@ from PIL import Image
 
 from mmgrpo.config.data import Columns, Data, ImageLimits, Template
 from mmgrpo.config.model import Model
-from mmgrpo.data.check import check_media
-from mmgrpo.data.rows import rows_from_python
+from mmgrpo.data.opening import check_media
 from mmgrpo.data.samples import Samples
+from mmgrpo.data.sources import rows_from_python
 from mmgrpo.errors import MediaError
 from mmgrpo.media.adapters import Adapters, built_in
 from mmgrpo.media.prompts import PromptBuilder

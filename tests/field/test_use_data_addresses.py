@@ -14,8 +14,8 @@ from PIL import Image
 
 from mmgrpo.addresses import ENDINGS, PathPolicy, address_form, kind_of_ending, locate
 from mmgrpo.config.data import Columns, Template
-from mmgrpo.data.rows import rows_from_python
 from mmgrpo.data.samples import Samples
+from mmgrpo.data.sources import rows_from_python
 from mmgrpo.errors import MediaError
 from mmgrpo.media.sources import load
 

@@ -1,58 +1,70 @@
-"""What every form gives for a row, and the pieces that the forms share: columns by role, media by kind.
+"""One row, read: its question, its media in order, its ground truth, whatever form the row has.
 
-A role ("prompt", "image", "answer") is a column by name, or ``auto``: the column that the form has for it.
+A role ("prompt", "image", "answer") is a column by name, or ``auto``: the column that the form has for it. Cells of
+tables of text (CSV, exports of data frames) may hold lists and conversations as JSON or as Python prints them. Nothing
+is opened or decoded here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import ast
+import io
+import json
+import re
+import tokenize
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from typing import Any
 
-from mmgrpo.addresses import ANIMATED
+from mmgrpo.addresses import ANIMATED, is_still, nesting
 from mmgrpo.config.data import AUTO, Columns
-from mmgrpo.data.formats.blocks import medium_of
-from mmgrpo.data.formats.values import conversation, is_hole, is_still, nesting, written
-from mmgrpo.data.lazy import Row
-from mmgrpo.errors import DatasetError, explain
+from mmgrpo.data.rows import Row
+from mmgrpo.errors import DatasetError, explain, shorten
+from mmgrpo.types import Media
 
 KINDS = ("image", "video", "audio")
 """Kinds of media, in the order in which they stand before a text that does not place them."""
 MEDIA_COLUMNS = {"image": ("image", "images"), "video": ("video", "videos"), "audio": ("audio", "audios")}
-"""Columns of each kind: one medium or a list of them may stand in either."""
+"""Columns of each kind: one media item or a list of them may stand in either."""
 ONE_FORM = (
     "If the file holds rows of two forms, put each form in a file of its own and mix them under data.train.mixture; "
     "or set data.columns.prompt to the column that holds the question."
 )
 """What to do about a row that lacks what its form asks for."""
-
-
-class Part(NamedTuple):
-    """One medium of a row."""
-
-    kind: str
-    """"image", "video" or "audio"."""
-    source: Any
-    """What the row holds: a path, an address, bytes, an array, a list of frames."""
-    column: str = ""
-    """Where it stood."""
-    rate: float | None = None
-    """Hz or frames per second, where the source does not say it."""
-    name: str = ""
-    """What it was called before; default: its path or its column."""
+OTHER_BLOCKS = {
+    "image_url": "image",
+    "input_image": "image",
+    "video_url": "video",
+    "audio_url": "audio",
+    "input_audio": "audio",
+    "input_text": "text",
+}
+"""What content blocks are called elsewhere (OpenAI), and what they hold."""
+_HOLDERS = ("source", "url", "path", "base64")
+"""Keys under which a block may hold its media item, beside its kind and its own name."""
+_DECODER_KEYS = frozenset({"bytes", "path", "array", "frames", "shuffled"})
+"""Keys of the dictionaries that decoders read; with one of them a dictionary is the media item itself."""
+_NOT_OPTIONS = frozenset({"type", "text", "data", "media_type", "format", "sampling_rate", "cache_control"})
+"""Keys beside a media item that say nothing about how it is read."""
+_ARRAYS = {"image": (2, 3), "video": (3, 4), "audio": (1,)}
+"""How deep lists of numbers are that make one media item."""
+_TAG = re.compile(f"<({'|'.join(KINDS)})>")
+_LONGEST_LITERAL = 1_000_000
+"""Python's own parser needs a thousand bytes for each of a text; longer cells are read as JSON only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """One row, read: whatever its form, the same for all that follows."""
+class ParsedRow:
+    """One row, whatever its form, the same for all that follows."""
 
     prompt: Any
     """Text, or chat messages with ``role`` and ``content``."""
-    media: tuple[Part, ...] = ()
-    """Media of the row's columns, in order."""
+    media: tuple[Media, ...] = ()
+    """Media items of the row's columns, in order, their paths as the row writes them."""
     answer: Any = None
-    """The truth; None where the row has none."""
+    """The ground truth; None where the row has none."""
     tags: bool = False
     """Whether ``<image>``, ``<video>`` and ``<audio>`` in the text stand for the row's media."""
     media_columns: frozenset[str] = frozenset()
@@ -63,58 +75,87 @@ class Reading:
     """The row's own id; None: by its number."""
 
 
-def prompt_column(have: Collection[str], columns: Columns, candidates: Sequence[str]) -> str | None:
-    """Find the column of the question: the one that is named, else the first of the form's.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """One form of rows: which columns it has, and how a row of it is read."""
+
+    name: str
+    """As ``format:`` names it."""
+    fits: Callable[[Collection[str]], bool] = lambda have: False
+    """Tells the form by the columns there are."""
+    prompts: tuple[str, ...] = ()
+    """Columns that hold the question, best first."""
+    answers: tuple[str, ...] = ()
+    """Columns that hold the ground truth, best first."""
+    needs_answer: bool = False
+    """Whether one of ``answers`` must be there, unless ``columns.answer`` says otherwise."""
+    media: tuple[str, ...] = ()
+    """Columns of media beside those that every form has."""
+    tags: bool | None = None
+    """Whether tags in the text stand for media; None: where there is exactly one for each media item."""
+    added: tuple[str, ...] = ()
+    """Columns that the form adds."""
+    custom: Callable[[Row, Columns, str, Format], ParsedRow] | None = None
+    """Reads a row, its columns and its place; None: :func:`read_columns` does."""
+    checks_columns: bool = True
+    """Whether the columns of a source tell what its rows lack; False: its rows are not what their columns say."""
+
+    def read(self, row: Row, columns: Columns, where: str) -> ParsedRow:
+        """Read one row.
+
+        Args:
+            row: Values by column.
+            columns: Named columns win over the form's own.
+            where: The row, for messages.
+
+        Raises:
+            DatasetError: The row is not of this form, or two columns of one kind of media are filled.
+        """
+        return (self.custom or read_columns)(row, columns, where, self)
+
+
+def read_columns(row: Row, columns: Columns, where: str, form: Format) -> ParsedRow:
+    """Read a row of one column for each role.
 
     Args:
-        have: The row, or its columns.
-        columns: Which column is what.
-        candidates: The form's own columns, best first.
+        row: Values by column.
+        columns: Named columns win over the form's own.
+        where: The row, for messages.
+        form: Its form.
+
+    Raises:
+        DatasetError: Two columns of one kind of media are filled.
     """
+    if columns.image == AUTO and set(form.media) & set(row) and not {"image", "images"} & set(row):
+        columns = columns.model_copy(update={"image": next(name for name in form.media if name in row)})
+    media, media_columns = media_of(row, columns, where)
+    prompt = prompt_of(row, columns, form.prompts, where)
+    return ParsedRow(
+        prompt=prompt,
+        media=media,
+        answer=answer_of(row, columns, form.answers),
+        tags=tags_match(prompt, media) if form.tags is None else form.tags,
+        media_columns=media_columns,
+    )
+
+
+def prompt_column(have: Collection[str], columns: Columns, candidates: Sequence[str]) -> str | None:
+    """Find the column of the question: the one that is named, else the first of ``candidates`` that is there."""
     return columns.prompt if columns.prompt != AUTO else next((name for name in candidates if name in have), None)
 
 
-def prompt_of(row: Row, columns: Columns, candidates: Sequence[str]) -> Any:
-    """Find the question: text, or chat messages, which a cell may hold as text.
-
-    Args:
-        row: Values by column.
-        columns: Which column is what.
-        candidates: The form's own columns, best first.
-
-    Returns:
-        What the column holds; None where there is no such column.
-    """
-    return conversation(row.get(prompt_column(row, columns, candidates) or ""))
+def prompt_of(row: Row, columns: Columns, candidates: Sequence[str], where: str) -> Any:
+    """Find the question: text, or chat messages, which a cell may hold as text; None where there is no column."""
+    return parse_conversation(row.get(prompt_column(row, columns, candidates) or ""), where)
 
 
 def answer_of(row: Row, columns: Columns, candidates: Sequence[str], *, otherwise: Any = None) -> Any:
-    """Find the truth: in the named column, else in the first of the form's that is filled.
-
-    Args:
-        row: Values by column.
-        columns: Which column is what.
-        candidates: The form's own columns, best first.
-        otherwise: Where no column holds one.
-    """
+    """Find the ground truth: in the named column, else in the first of ``candidates`` that is filled."""
     if columns.answer is None:
         return None
     if columns.answer != AUTO:
         return row[columns.answer]
     return next((row[name] for name in candidates if row.get(name) is not None), otherwise)
-
-
-def filled(row: Row) -> str:
-    """List the columns of a row that hold something, for messages.
-
-    Example:
-        >>> filled({"problem": "?", "messages": None, "images": []})
-        "'problem'"
-    """
-    kept = [
-        name for name, value in row.items() if not (value is None or (isinstance(value, str | list) and not value))
-    ]
-    return ", ".join(map(repr, kept)) or "none"
 
 
 def columns_of_media(have: Collection[str], columns: Columns) -> dict[str, tuple[str, ...]]:
@@ -130,25 +171,22 @@ def columns_of_media(have: Collection[str], columns: Columns) -> dict[str, tuple
         >>> columns_of_media({"problem", "clips"}, Columns(video="clip"))["video"]
         ('clips',)
     """
-    found: dict[str, tuple[str, ...]] = {}
+    by_kind: dict[str, tuple[str, ...]] = {}
     for kind in KINDS:
         named = getattr(columns, kind)
         if named is None:
-            found[kind] = ()
+            by_kind[kind] = ()
         elif named == AUTO:
-            found[kind] = tuple(name for name in MEDIA_COLUMNS[kind] if name in have)
+            by_kind[kind] = tuple(name for name in MEDIA_COLUMNS[kind] if name in have)
         elif isinstance(named, str):
-            found[kind] = tuple([name for name in (named, _other_number(named)) if name in have][:1])
+            other = named[:-1] if named.endswith("s") else f"{named}s"
+            by_kind[kind] = tuple([name for name in (named, other) if name in have][:1])
         else:
-            found[kind] = tuple(name for name in named if name in have)
-    return found
+            by_kind[kind] = tuple(name for name in named if name in have)
+    return by_kind
 
 
-def _other_number(name: str) -> str:
-    return name[:-1] if name.endswith("s") else f"{name}s"
-
-
-def media_of(row: Row, columns: Columns, where: str) -> tuple[tuple[Part, ...], frozenset[str]]:
+def media_of(row: Row, columns: Columns, where: str) -> tuple[tuple[Media, ...], frozenset[str]]:
     """Gather the media of a row's columns.
 
     Args:
@@ -157,62 +195,284 @@ def media_of(row: Row, columns: Columns, where: str) -> tuple[tuple[Part, ...], 
         where: The row, for messages.
 
     Returns:
-        The media, pictures first, then clips, then sounds; and the columns that hold media.
+        The media items, images first, then videos, then audio; and the columns that hold media.
 
     Raises:
         DatasetError: Two columns of one kind are both filled, and are not named as one list.
     """
-    parts: list[Part] = []
-    of_kind = columns_of_media(row, columns)
-    for kind, names in of_kind.items():
-        filled = {name: found for name in names if (found := listed(row[name], kind))}
+    media: list[Media] = []
+    by_kind = columns_of_media(row, columns)
+    for kind, names in by_kind.items():
+        filled = {name: items for name in names if (items := list_media(row[name], kind, f"{where}, column {name}"))}
         if len(filled) > 1 and not isinstance(getattr(columns, kind), tuple):
             raise DatasetError(
                 explain(
-                    f"Two columns of this row hold {kind}s",
+                    f"Two columns of this row hold {kind} items",
                     where=where,
                     got=" and ".join(filled),
                     fix=f"Name the right one as data.columns.{kind}, or all in order: [{', '.join(filled)}].",
                 )
             )
-        parts += [Part(kind, source, name) for name, found in filled.items() for source in found]
-    return tuple(parts), frozenset(name for names in of_kind.values() for name in names)
+        media += [item for items in filled.values() for item in items]
+    return tuple(media), frozenset(name for names in by_kind.values() for name in names)
 
 
-def listed(value: Any, kind: str = "image") -> list[Any]:
-    """Give the media of a column's value: one medium or a list of them; a hole in a table is none.
+def list_media(value: Any, kind: str = "image", name: str = "") -> list[Media]:
+    """Give the media items of a column's value: one or a list of them; a hole in a table is none.
 
     Args:
-        value: None, "", NaN and [] are no medium. A list of pictures under "video" is one clip, numbers in lists are
-            one array, and an array with a number beside it is a sound with its rate. Lists may be written as text.
+        value: None, "", NaN and [] are no media item. A list of images under "video" is one video, frame by frame,
+            numbers in lists are one array, and an array with a number beside it is a sound with its rate. Lists may
+            be written as text.
         kind: "image", "video" or "audio".
+        name: How messages call the items.
 
     Example:
-        >>> listed("a.png"), listed(["a.png", None]), listed(None)
-        (['a.png'], ['a.png'], [])
-        >>> listed(["1.jpg", "2.jpg"], "video"), listed(["1.mp4", "2.mp4"], "video")
-        ([['1.jpg', '2.jpg']], ['1.mp4', '2.mp4'])
+        >>> [item.source for item in list_media(["a.png", None])], list_media(None)
+        (['a.png'], [])
+        >>> [item.source for item in list_media(["1.jpg", "2.jpg"], "video")]
+        [['1.jpg', '2.jpg']]
+        >>> list_media({"video": "a.mp4", "fps": 2}, "video")[0].options
+        {'fps': 2}
     """
-    value = written(value)
+    value = parse_cell(value)
     if is_hole(value):
         return []
     sound = _sound(value) if kind == "audio" else None
-    if sound is not None:
-        return [sound]
-    if not isinstance(value, list | tuple):
-        return [_unwrapped(value, kind)]
+    if sound is not None or not isinstance(value, list | tuple):
+        return [_item(value if sound is None else sound, kind, name)]
     if nesting(value) in _ARRAYS[kind]:
-        return [list(value)]
-    kept = [_unwrapped(one, kind) for one in value if not is_hole(one)]
-    if kind == "video" and kept and all(map(is_still, kept)) and not (len(kept) == 1 and _may_move(kept[0])):
-        return [kept]
-    return kept
+        return [_item(list(value), kind, name)]
+    items = [_item(one, kind, name) for one in value if not is_hole(one)]
+    frames = kind == "video" and items and all(is_still(item.source) for item in items)
+    if frames and not (len(items) == 1 and _may_move(items[0].source)):
+        return [_item([item.source for item in items], kind, name)]
+    return items
 
 
-_ARRAYS = {"image": (2, 3), "video": (3, 4), "audio": (1,)}
-"""How deep lists of numbers are that make one medium."""
-_OWN_KEYS = frozenset({"bytes", "path", "array", "frames", "fps"})
-"""Keys of the dictionaries that decoders read."""
+def _item(value: Any, kind: str, name: str) -> Media:
+    """Take a media item out of what holds it, with the settings that stand beside it.
+
+    A video that ``datasets`` opened already still knows its bytes or its path: one reader reads every video.
+    """
+    options: Mapping[str, Any] = {}
+    if kind == "video" and isinstance(getattr(value, "_hf_encoded", None), Mapping):
+        value = value._hf_encoded
+    if isinstance(value, Mapping):
+        value, options = _unwrap(value, kind)
+    return Media(kind=kind, source=value, name=name, options=options)  # type: ignore[arg-type]
+
+
+def _unwrap(holder: Mapping[str, Any], kind: str, name: str = "") -> tuple[Any, dict[str, Any]]:
+    """Split a dictionary into a media item and its settings; without an item the item is the dictionary itself."""
+    if _DECODER_KEYS & {key for key, value in holder.items() if not is_hole(value)}:
+        own = _DECODER_KEYS | {kind, "rate", "sampling_rate"} | ({"fps"} if "frames" in holder else set())
+        options = {key: value for key, value in holder.items() if key not in own and not is_hole(value)}
+        return {key: value for key, value in holder.items() if key in own} if options else holder, options
+    held = {key: value for key, value in holder.items() if not is_hole(value)}
+    keys = dict.fromkeys((name, kind, f"{kind}_url", *_HOLDERS))
+    options = {key: value for key, value in held.items() if key not in keys and key not in _NOT_OPTIONS}
+    for key in keys:
+        if key in held:
+            inner = held[key]
+            if isinstance(inner, Mapping) and not _DECODER_KEYS & set(inner):
+                beside = {k: v for k, v in inner.items() if k not in (*_NOT_OPTIONS, "url") and not is_hole(v)}
+                return _address(inner, kind), options | (beside if "url" in inner or "data" in inner else {})
+            return inner, options
+    return (_address(held, kind), options) if isinstance(held.get("data"), str) else (holder, {})
+
+
+def _address(value: Mapping[str, Any], kind: str) -> Any:
+    """Find the media item in ``{"url": …}``, or in ``{"data": …}`` with its format or type; else it is the value."""
+    data = value.get("data")
+    if isinstance(data, str):
+        if data.startswith("data:"):
+            return data
+        media_type = value.get("media_type") or f"{kind}/{value.get('format') or 'unknown'}"
+        return f"data:{media_type};base64,{data}"
+    return value["url"] if value.get("url") is not None else value
+
+
+def plain_block(block: Mapping[str, Any]) -> dict[str, Any]:
+    """Write a content block as text, or as ``{"type": kind, kind: source, "options": …}``.
+
+    Args:
+        block: Of transformers, TRL, OpenAI or Anthropic; keys that hold nothing are dropped (arrow tables fill them
+            in). One without a type is what its only key says.
+
+    Returns:
+        The block; one of a type that is not known stays as it is, for the caller to refuse.
+
+    Example:
+        >>> plain_block({"type": "image_url", "image_url": {"url": "a.png"}, "text": None})
+        {'type': 'image', 'image': 'a.png'}
+        >>> plain_block({"type": "image", "text": None}), plain_block({"text": "How many?"})
+        ({'type': 'image'}, {'type': 'text', 'text': 'How many?'})
+    """
+    held = {key: value for key, value in block.items() if (key == "text" and value == "") or not is_hole(value)}
+    keys = [key for key in ("text", *KINDS, *OTHER_BLOCKS) if key in held]
+    name = held.get("type", keys[0] if len(keys) == 1 else None)
+    kind = OTHER_BLOCKS.get(name, name) if isinstance(name, str) else None
+    if kind == "text":
+        return {"type": "text", "text": block.get("text")}
+    if kind not in KINDS:
+        return held
+    source, options = _unwrap(held, kind, name=str(name))
+    if source is held:  # nothing but settings, or nothing at all: a placeholder
+        source, options = None, {key: value for key, value in held.items() if key not in _NOT_OPTIONS}
+    plain = {"type": kind} if source is None else {"type": kind, kind: source}
+    return {**plain, "options": options} if options else plain
+
+
+def split_tags(text: str) -> list[dict[str, Any]]:
+    """Cut a text at its tags, into text blocks and a placeholder block for each tag.
+
+    Example:
+        >>> split_tags("<image>How many?")
+        [{'type': 'image'}, {'type': 'text', 'text': 'How many?'}]
+    """
+    pieces = [
+        {"type": piece} if position % 2 else {"type": "text", "text": piece}
+        for position, piece in enumerate(_TAG.split(text))
+        if piece
+    ]
+    return pieces or [{"type": "text", "text": text}]
+
+
+def without_tags(text: str) -> str:
+    r"""Remove all tags, and the white space around the text that is left.
+
+    Example:
+        >>> without_tags("<image>\nHow many?")
+        'How many?'
+    """
+    return _TAG.sub("", text).strip()
+
+
+def tags_match(prompt: Any, media: Sequence[Media]) -> bool:
+    """Tell whether a prompt has tags, and exactly one for each media item.
+
+    Args:
+        prompt: Text, or chat messages; what the assistant said counts for nothing, and messages with blocks of media
+            place their media by those.
+        media: Of the row's columns.
+
+    Example:
+        >>> images = [Media(kind="image", source="a.png"), Media(kind="image", source="b.png")]
+        >>> tags_match("Is <image> like <image>?", images), tags_match("Write an <image> element.", [])
+        (True, False)
+    """
+    blocks = [{"type": "text", "text": prompt}] if isinstance(prompt, str) else list(_blocks(prompt))
+    if any(block.get("type") != "text" for block in blocks):
+        return False
+    tags = Counter(tag for block in blocks for tag in _TAG.findall(str(block.get("text"))))
+    return bool(tags) and tags == Counter(item.kind for item in media)
+
+
+def _blocks(turns: Any) -> Iterator[Mapping[str, Any]]:
+    """Give the content blocks of all turns but the assistant's."""
+    for turn in turns if isinstance(turns, list | tuple) else ():
+        if isinstance(turn, Mapping) and turn.get("role") != "assistant":
+            content = turn.get("content")
+            content = [content] if isinstance(content, str) else content
+            for block in content if isinstance(content, list | tuple) else ():
+                yield plain_block(block if isinstance(block, Mapping) else {"type": "text", "text": block})
+
+
+def parse_cell(value: Any) -> Any:
+    """Read a list or a dictionary that a cell holds as text; anything else stays as it is.
+
+    Args:
+        value: Of one cell.
+
+    Example:
+        >>> parse_cell('["a.png", "b.png"]'), parse_cell("['a.png']"), parse_cell("[1] a.png")
+        (['a.png', 'b.png'], ['a.png'], '[1] a.png')
+    """
+    text = value.strip() if isinstance(value, str) else ""
+    if text[:1] + text[-1:] not in ("[]", "{}", "()"):
+        return value
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        pass
+    if len(text) > _LONGEST_LITERAL:
+        return value
+    try:
+        parsed = ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return value
+    return parsed if isinstance(parsed, list | tuple | dict) else value
+
+
+def parse_conversation(value: Any, where: str = "") -> Any:
+    """Read a conversation that a cell holds as text; anything else, lists of other things too, stays as it is.
+
+    Args:
+        value: Of one cell.
+        where: The row, for messages.
+
+    Raises:
+        DatasetError: It begins as a conversation does, and cannot be read as one.
+
+    Example:
+        >>> parse_conversation('[{"role": "user", "content": "?"}]'), parse_conversation("[1, 2] is a list of?")
+        ([{'role': 'user', 'content': '?'}], '[1, 2] is a list of?')
+    """
+    parsed = parse_cell(value)
+    if isinstance(parsed, str) and re.match(r"""\s*\[\s*\{\s*['"](role|content|from|value)['"]\s*:""", parsed):
+        parsed = _printed_array(parsed)
+        if parsed is None:
+            raise DatasetError(
+                explain(
+                    "A cell begins as a conversation and cannot be read as one",
+                    where=where,
+                    expected='JSON: [{"role": "user", "content": "…"}]',
+                    got=shorten(str(value)),
+                    fix="Write the file as JSONL or parquet, which keep lists as lists.",
+                )
+            )
+    turns = parsed if isinstance(parsed, list) and parsed else ()
+    spoken = all(isinstance(turn, Mapping) and ("role" in turn or "from" in turn) for turn in turns)
+    return parsed if turns and spoken else value
+
+
+def _printed_array(text: str) -> Any:
+    """Read a list of dictionaries as numpy prints an array of them: without commas, inner lists as ``array([…])``."""
+    words: list[str] = []
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(text[:_LONGEST_LITERAL]).readline):
+            if token.string.strip():
+                words += [","] if words and words[-1] == "}" and token.string == "{" else []
+                words.append(token.string)
+        tree = ast.parse(" ".join(words), mode="eval")
+        return ast.literal_eval(_PlainLists().visit(tree))
+    except (tokenize.TokenError, ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return None
+
+
+class _PlainLists(ast.NodeTransformer):
+    """Takes ``array([…], dtype=object)`` for the list that it prints."""
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:  # the name that ast calls
+        """Give the list; any other call stays, and is refused."""
+        named = isinstance(node.func, ast.Name) and node.func.id == "array" and node.args
+        return self.generic_visit(node.args[0] if named else node)
+
+
+def is_hole(value: Any) -> bool:
+    """Tell whether a value stands for nothing: None, blank text, NaN, and lists or dictionaries of such alone.
+
+    Example:
+        >>> is_hole(None), is_hole(" "), is_hole({"bytes": None, "path": None}), is_hole(b"")
+        (True, True, True, False)
+    """
+    if isinstance(value, Mapping):
+        return all(is_hole(one) for one in value.values())
+    if isinstance(value, list | tuple):
+        return all(is_hole(one) for one in value[:1]) and all(is_hole(one) for one in value)
+    blank = isinstance(value, str) and not value.strip()
+    return value is None or blank or (isinstance(value, float) and value != value)
 
 
 def _sound(value: Any) -> Any:
@@ -224,19 +484,6 @@ def _sound(value: Any) -> Any:
         if array and isinstance(rate, int | float) and not isinstance(rate, bool):
             return {"array": samples, "sampling_rate": rate}
     return None
-
-
-def _unwrapped(value: Any, kind: str) -> Any:
-    """Take a medium out of a dictionary that is none of a decoder's own, such as ``{"url": …}``.
-
-    A clip that ``datasets`` opened already still knows its bytes or its path: one reader reads every clip.
-    """
-    if kind == "video" and isinstance(getattr(value, "_hf_encoded", None), Mapping):
-        return value._hf_encoded
-    if not isinstance(value, Mapping) or _OWN_KEYS & set(value):
-        return value
-    found = medium_of(value, kind)
-    return value if found is None else found
 
 
 def _may_move(value: Any) -> bool:

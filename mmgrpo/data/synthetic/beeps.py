@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mmgrpo.data.lazy import Row, Rows
+from mmgrpo.data.rows import Row, Rows
 
 QUESTION = "How many times does it beep?"
 RATE_HZ = 16_000

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mmgrpo.data.lazy import Row, Rows
+from mmgrpo.data.rows import Row, Rows
 
 Question = Literal["blinks", "motion"]
 QUESTIONS = {"blinks": "How many times does the lamp light up?", "motion": "Which way does the square move?"}

@@ -20,8 +20,8 @@ from mmgrpo.config.data import Columns, Data, Files, Template
 from mmgrpo.config.load import load
 from mmgrpo.data.opening import open_samples
 from mmgrpo.data.report import Findings, RowFacts, page
-from mmgrpo.data.rows import open_rows, rows_from_python
 from mmgrpo.data.samples import Samples
+from mmgrpo.data.sources import open_rows, rows_from_python
 from mmgrpo.errors import ConfigError, DataError, DatasetError, MediaError
 from mmgrpo.media.adapters import Adapters, built_in
 from mmgrpo.media.encoding import encoded

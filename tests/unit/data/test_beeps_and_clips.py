@@ -10,9 +10,9 @@ import pytest
 
 from mmgrpo.config.data import Beeps, Clips, Columns, Template
 from mmgrpo.config.load import load_config
-from mmgrpo.data.lazy import Rows
-from mmgrpo.data.rows import open_rows
+from mmgrpo.data.rows import Rows
 from mmgrpo.data.samples import Samples
+from mmgrpo.data.sources import open_rows
 from mmgrpo.errors import ConfigError
 from mmgrpo.media.decode import decode
 

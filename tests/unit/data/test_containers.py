@@ -13,9 +13,9 @@ import pytest
 from PIL import Image
 
 from mmgrpo.config.data import Columns, Files, Template
-from mmgrpo.data.jsonfile import JsonRows
-from mmgrpo.data.rows import open_rows
+from mmgrpo.data.json_file import JsonRows
 from mmgrpo.data.samples import Samples
+from mmgrpo.data.sources import open_rows
 from mmgrpo.data.tables import streamed_rows
 from mmgrpo.errors import DatasetError
 
@@ -263,7 +263,7 @@ def test_what_is_no_list_of_rows_is_refused_at_any_size(content: str, tmp_path: 
 
 def test_a_large_file_is_read_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "rows.json").write_text(json.dumps(ODD_ROWS))
-    monkeypatch.setattr("mmgrpo.data.containers.LARGE_BYTES", 10)
+    monkeypatch.setattr("mmgrpo.data.json_file.LARGE_BYTES", 10)
     assert isinstance(open_rows(Files(path="rows.json"), base=tmp_path), JsonRows)
     (tmp_path / "lines.json").write_text('{"problem": "a", "solution": "1"}\n{"problem": "b"}\n')
     assert len(open_rows(Files(path="lines.json"), base=tmp_path)) == 2

@@ -17,9 +17,9 @@ from mmgrpo.data.curricula import ByPassRate, Draws, InOrder, Mixed, Result, Wei
 from mmgrpo.data.feed import PromptFeed, Share
 from mmgrpo.data.mixture import MixedSamples
 from mmgrpo.data.ordering import open_draws
-from mmgrpo.data.rows import rows_from_python
 from mmgrpo.data.sampler import RowOrder
 from mmgrpo.data.samples import Samples
+from mmgrpo.data.sources import rows_from_python
 from mmgrpo.errors import DatasetError
 from mmgrpo.types import Prompt, Sample
 

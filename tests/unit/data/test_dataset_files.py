@@ -13,8 +13,8 @@ from mmgrpo.config.data import Data
 from mmgrpo.config.load import load_config
 from mmgrpo.data.mixture import AnySamples
 from mmgrpo.data.opening import open_samples
-from mmgrpo.data.rows import open_rows
 from mmgrpo.data.samples import Samples
+from mmgrpo.data.sources import open_rows
 from mmgrpo.types import Sample
 
 FILES = Path(mmgrpo.__file__).resolve().parent.parent / "datasets_configs"

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from mmgrpo.config.data import Columns, Files, Template
-from mmgrpo.data.check import check_media
 from mmgrpo.data.feed import PromptFeed, Share
-from mmgrpo.data.rows import open_rows, rows_from_python
+from mmgrpo.data.opening import check_media
 from mmgrpo.data.sampler import RowOrder
 from mmgrpo.data.samples import Samples
-from mmgrpo.data.synthetic.counting import scene_rows
+from mmgrpo.data.sources import open_rows, rows_from_python
+from mmgrpo.data.synthetic.scenes import scene_rows
 from mmgrpo.errors import DatasetError, MediaError, PromptTooLong
 from mmgrpo.media.decode import decode, verify
 from mmgrpo.types import Media, Prompt, Sample

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from mmgrpo.config.data import Columns, Files, Template
-from mmgrpo.data.formats.blocks import plain_block
-from mmgrpo.data.formats.reading import listed
-from mmgrpo.data.rows import open_rows, rows_from_python
+from mmgrpo.data.formats.reading import list_media, plain_block
 from mmgrpo.data.samples import Samples, to_sample
+from mmgrpo.data.sources import open_rows, rows_from_python
 from mmgrpo.errors import DatasetError, MediaError
 from mmgrpo.types import Sample
 
@@ -305,11 +304,13 @@ def test_a_decoded_sound_keeps_its_rate():
 
 
 def test_lists_are_frames_sounds_or_several_media():
-    assert listed(["a.jpg", "b.jpg"], "image") == ["a.jpg", "b.jpg"]
-    assert listed(["a.jpg", "b.jpg"], "video") == [["a.jpg", "b.jpg"]]
-    assert listed([["a.jpg"], "b.mp4"], "video") == [["a.jpg"], "b.mp4"]
-    assert listed([0.5, 1], "audio") == [[0.5, 1]]
-    assert listed({"bytes": b"x", "path": None}, "video") == [{"bytes": b"x", "path": None}]
+    assert [item.source for item in list_media(["a.jpg", "b.jpg"], "image")] == ["a.jpg", "b.jpg"]
+    assert [item.source for item in list_media(["a.jpg", "b.jpg"], "video")] == [["a.jpg", "b.jpg"]]
+    assert [item.source for item in list_media([["a.jpg"], "b.mp4"], "video")] == [["a.jpg"], "b.mp4"]
+    assert [item.source for item in list_media([0.5, 1], "audio")] == [[0.5, 1]]
+    assert [item.source for item in list_media({"bytes": b"x", "path": None}, "video")] == [
+        {"bytes": b"x", "path": None}
+    ]
 
 
 @pytest.mark.parametrize("address", ["http://example.com/a.png", "HTTPS://example.com/a.png"])

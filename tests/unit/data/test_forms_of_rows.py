@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from mmgrpo.config.data import Columns, Template
-from mmgrpo.data.rows import rows_from_python
 from mmgrpo.data.samples import Samples, to_sample
+from mmgrpo.data.sources import rows_from_python
 from mmgrpo.errors import DatasetError
 from mmgrpo.types import Sample
 
@@ -103,8 +103,8 @@ def test_a_row_that_asks_nothing_is_refused(prompt: Any):
     assert "rows.jsonl:1" in str(caught.value)
 
 
-def test_a_picture_without_words_is_a_prompt():
-    assert shape(one({"prompt": "", "image": "a.png"})) == ["(image)", ""]
+def test_media_without_words_are_a_prompt_where_they_may_ask_something():
+    assert shape(one({"prompt": "", "audio": "a.wav"})) == ["(audio)", ""]
     assert shape(one({"messages": [user([{"type": "image"}])], "images": ["a.png"]})) == ["(image)"]
 
 

@@ -7,7 +7,7 @@ import pytest
 from huggingface_hub import constants
 
 from mmgrpo.config.model import Model
-from mmgrpo.data.hub import hub_or_cache, unreachable
+from mmgrpo.data.network import hub_or_cache, unreachable
 from mmgrpo.data.tables import loaded_rows, streamed_rows
 from mmgrpo.errors import ConfigError, DatasetError
 from mmgrpo.policy.processors import load_processor

@@ -79,7 +79,7 @@ _COUNT = """
 import resource, sys
 from pathlib import Path
 from mmgrpo.config.data import Columns, Files, Template
-from mmgrpo.data.rows import open_rows
+from mmgrpo.data.sources import open_rows
 from mmgrpo.data.samples import Samples
 samples = Samples(open_rows(Files(path=sys.argv[1]), base=Path.cwd()), columns=Columns(), template=Template())
 assert len(samples) == 100_000

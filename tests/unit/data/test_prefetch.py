@@ -15,8 +15,8 @@ from PIL import Image
 from mmgrpo.config.data import Columns, Template
 from mmgrpo.data.encoders import prompt_batches
 from mmgrpo.data.feed import PromptFeed, Share
-from mmgrpo.data.rows import rows_from_python
 from mmgrpo.data.samples import Samples
+from mmgrpo.data.sources import rows_from_python
 from mmgrpo.errors import MediaError, ProcessorError
 from mmgrpo.media.decode import decode
 from mmgrpo.types import Prompt, Sample

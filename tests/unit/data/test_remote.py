@@ -13,7 +13,7 @@ import pytest
 
 from mmgrpo.addresses import PathPolicy
 from mmgrpo.config.data import Columns, Template
-from mmgrpo.data.remote import Downloads, resolve
+from mmgrpo.data.network import Downloads, resolve
 from mmgrpo.data.samples import to_sample
 from mmgrpo.errors import MediaError
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from mmgrpo.config.data import Columns, Files, Template
-from mmgrpo.data.rows import open_rows, rows_from_python
 from mmgrpo.data.samples import Samples
+from mmgrpo.data.sources import open_rows, rows_from_python
 from mmgrpo.errors import MmgrpoError
 
 SHIPPED = Path(__file__).parents[2] / "data_samples"

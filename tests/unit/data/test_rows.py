@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from mmgrpo.config.data import Data, Files, Package, Scenes
-from mmgrpo.data.rows import open_rows, rows_from_python
+from mmgrpo.data.sources import open_rows, rows_from_python
 from mmgrpo.errors import DatasetError
 
 ROWS = [{"problem": f"question {i}", "solution": str(i), "image": f"p{i}.png"} for i in range(6)]

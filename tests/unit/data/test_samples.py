@@ -12,9 +12,9 @@ from PIL import Image
 
 from mmgrpo.addresses import PathPolicy, locate
 from mmgrpo.config.data import Columns, Template
-from mmgrpo.data.rows import rows_from_python
 from mmgrpo.data.samples import Samples, to_sample
-from mmgrpo.data.synthetic.counting import scene_rows
+from mmgrpo.data.sources import rows_from_python
+from mmgrpo.data.synthetic.scenes import scene_rows
 from mmgrpo.data.templates import fill
 from mmgrpo.errors import ConfigError, DatasetError, MediaError
 from mmgrpo.types import Sample

@@ -9,10 +9,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from mmgrpo.data.synthetic.counting import scene_rows
 from mmgrpo.data.synthetic.drawing import COLORS, floor, sprite
 from mmgrpo.data.synthetic.layout import Kind, Placed, visible_shares
-from mmgrpo.data.synthetic.scenes import render_scene
+from mmgrpo.data.synthetic.scenes import render_scene, scene_rows
 from mmgrpo.errors import DatasetError
 
 

@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmgrpo.config.data import Columns, Template
-from mmgrpo.data.check import check_media
 from mmgrpo.data.curricula import ByPassRate, Draws, InOrder
 from mmgrpo.data.feed import PromptFeed, Share
-from mmgrpo.data.rows import rows_from_python
+from mmgrpo.data.opening import check_media
 from mmgrpo.data.sampler import RowOrder
 from mmgrpo.data.samples import Samples
+from mmgrpo.data.sources import rows_from_python
 from mmgrpo.errors import MediaError, PromptTooLong
 from mmgrpo.types import Media, Prompt, Sample
 

@@ -14,9 +14,9 @@ import pytest
 from PIL import Image
 
 from mmgrpo.config.data import Columns, Files, Template
-from mmgrpo.data.formats.reading import listed
-from mmgrpo.data.rows import open_rows, rows_from_python
+from mmgrpo.data.formats.reading import list_media
 from mmgrpo.data.samples import Samples
+from mmgrpo.data.sources import open_rows, rows_from_python
 from mmgrpo.errors import DatasetError, MediaError
 from mmgrpo.media.decode import decode
 from mmgrpo.types import Sample
@@ -117,8 +117,8 @@ def test_a_list_of_clips_under_video_is_several():
     moving = encoded("webp", save_all=True, append_images=[Image.new("RGB", (8, 8), (9, 9, 9))])
     for clips in ([gif, gif], [moving, moving], ["1.mp4", "2.mp4"], [{"bytes": gif, "path": None}] * 2):
         assert len(one(video=clips).media) == 2
-    assert listed(["1.webp"], "video") == ["1.webp"]
-    assert listed(["1.webp", "2.webp"], "video") == [["1.webp", "2.webp"]]
+    assert [item.source for item in list_media(["1.webp"], "video")] == ["1.webp"]
+    assert [item.source for item in list_media(["1.webp", "2.webp"], "video")] == [["1.webp", "2.webp"]]
 
 
 def test_pixels_in_lists_are_the_picture_that_they_were():
@@ -129,7 +129,7 @@ def test_pixels_in_lists_are_the_picture_that_they_were():
 
 
 def test_lists_of_numbers_that_are_no_picture_are_refused_with_their_row():
-    with pytest.raises(MediaError, match="A picture is not made of numbers") as caught:
+    with pytest.raises(MediaError, match="An image is not made of numbers") as caught:
         one(image=[[1, 2], [3]])
     assert "row 0, column image" in str(caught.value)
 

@@ -14,9 +14,9 @@ from PIL import Image
 import mmgrpo
 from mmgrpo.config.data import Columns, Data, MediaAdapter, Template
 from mmgrpo.config.load import load_config
-from mmgrpo.data.check import check_media
-from mmgrpo.data.rows import open_rows
+from mmgrpo.data.opening import check_media
 from mmgrpo.data.samples import Samples
+from mmgrpo.data.sources import open_rows
 from mmgrpo.errors import ConfigError, MediaError
 from mmgrpo.media.plugins import load_adapters, open_adapters
 from mmgrpo.media.prompts import PromptBuilder

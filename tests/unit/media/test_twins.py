@@ -11,9 +11,9 @@ import pytest
 from mmgrpo.config.data import Clips, Columns, Curriculum, Data, Files, Template
 from mmgrpo.data.opening import open_samples
 from mmgrpo.data.ordering import open_draws
-from mmgrpo.data.rows import open_rows, rows_from_python
 from mmgrpo.data.sampler import RowOrder
 from mmgrpo.data.samples import Samples
+from mmgrpo.data.sources import open_rows, rows_from_python
 from mmgrpo.data.twins import TwinRows
 from mmgrpo.errors import MediaError
 from mmgrpo.media.decode import decode

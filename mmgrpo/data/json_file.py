@@ -1,4 +1,4 @@
-"""Large JSON files read row by row: the file is scanned once for where its rows stand, and no row is held.
+"""JSON files: small ones as they are, large ones row by row, scanned once for where their rows stand.
 
 A list of a million rows, or one with pictures inside, would fill the memory as Python objects. Rows are the objects of
 the outermost list, or of the only list that the outermost object holds.
@@ -13,7 +13,7 @@ from array import array
 from pathlib import Path
 from typing import Any
 
-from mmgrpo.data.lazy import Row, Rows
+from mmgrpo.data.rows import JsonLinesRows, ListedRows, Row, Rows
 from mmgrpo.errors import DatasetError, explain
 
 LARGE_BYTES = 64_000_000
@@ -22,6 +22,7 @@ _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
 """A text, or a bracket outside of texts."""
 _BOM = b"\xef\xbb\xbf"
 _RELEASE_ROWS = 4096
+_LONGEST_LINE = 1 << 26
 
 
 class JsonRows(Rows):
@@ -128,3 +129,49 @@ def _release(content: mmap.mmap) -> None:
     """Let the pages that were read leave the memory; they are read again where they are needed."""
     if hasattr(mmap, "MADV_DONTNEED"):
         content.madvise(mmap.MADV_DONTNEED)
+
+
+def json_rows(path: Path) -> Rows:
+    """Open a list of rows; many a file of that name holds one row per line instead, and is read so.
+
+    Args:
+        path: The file.
+
+    Raises:
+        DatasetError: It is no JSON, or holds no list of objects.
+    """
+    if path.stat().st_size >= LARGE_BYTES:
+        return JsonLinesRows(path) if _first_line_is_a_row(path) else JsonRows(path)
+    try:
+        content = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        if _first_line_is_a_row(path):
+            return JsonLinesRows(path)
+        raise DatasetError(explain("The file is not valid JSON", where=str(path), got=str(error))) from error
+    lists = (
+        [value for value in content.values() if isinstance(value, list)] if isinstance(content, dict) else [content]
+    )
+    if len(lists) != 1 or not isinstance(lists[0], list) or not all(isinstance(row, dict) for row in lists[0]):
+        raise DatasetError(
+            explain(
+                "The JSON file does not hold rows",
+                where=str(path),
+                expected='a list of objects, or an object with one such list, for example {"data": [...]}',
+                got=type(content).__name__,
+                fix="One object per line is JSONL: name the file .jsonl.",
+            )
+        )
+    return ListedRows(lists[0], name=str(path), base=path.parent)
+
+
+def _first_line_is_a_row(path: Path) -> bool:
+    """Tell whether the first line is an object of its own, and more lines follow."""
+    with path.open("rb") as file:
+        first = b"\n"
+        while first and not first.strip():
+            first = file.readline(_LONGEST_LINE)
+        follows = any(line.strip() for line in file) if first.endswith(b"\n") else False
+    try:
+        return follows and isinstance(json.loads(first.removeprefix(b"\xef\xbb\xbf")), dict)
+    except (ValueError, RecursionError):
+        return False

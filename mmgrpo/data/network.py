@@ -1,23 +1,27 @@
-"""Media from ``http(s)`` addresses: each downloaded once, with limits, and never from a private network.
+"""The network: media from ``http(s)`` addresses, each downloaded once, and whether the hub can be reached.
 
 Every name is resolved here, all its addresses are judged, and the connection goes to the very address that was judged:
 a name that changes between the two gains nothing. Redirects are followed one by one under the same rules. Proxies and
-credentials in addresses are not used.
+credentials in addresses are not used. The hub is asked once and quickly, so that nobody waits through retries to hear
+that it cannot be reached; then its libraries use for a moment what they have in their caches.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import http.client
 import ipaddress
 import os
 import socket
 import ssl
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
 from mmgrpo.errors import MediaError, explain
@@ -27,6 +31,13 @@ _MAX_REDIRECTS = 5
 _CHUNK = 1 << 16
 _PLAIN = "/%:@!$&'()*+,;=?~[]"
 """Letters of a path or a query that are sent as they are; others (blanks, letters beyond ASCII) become %XX."""
+
+_HUB_SECONDS = 5.0
+_PROXIES = ("https_proxy", "http_proxy", "all_proxy")
+_FLAGS = {
+    "huggingface_hub.constants": ("HF_HUB_OFFLINE",),
+    "datasets.config": ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"),
+}
 
 Resolve = Callable[[str, int], Sequence[str]]
 """Host and port to addresses."""
@@ -203,3 +214,63 @@ def _refused(what: str, address: str, got: str) -> MediaError:
     return MediaError(
         explain(what, where=address[:300], got=got, fix="Download the file yourself, and name the local path.")
     )
+
+
+def unreachable() -> str:
+    """Say why the hub cannot be reached.
+
+    Returns:
+        The reason; empty where it can be, or where a proxy stands between and nothing is known.
+    """
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        return "HF_HUB_OFFLINE is set"
+    if any(os.environ.get(name) or os.environ.get(name.upper()) for name in _PROXIES):
+        return ""
+    parts = urlsplit(constants.ENDPOINT)
+    host, port = parts.hostname or "huggingface.co", parts.port or (80 if parts.scheme == "http" else 443)
+    return _try(lambda: socket.create_connection((host, port), timeout=_HUB_SECONDS).close(), host)
+
+
+def _try(connect: Callable[[], Any], host: str) -> str:
+    """Connect, and once more after a moment: one lost packet is no missing network."""
+    reason = ""
+    for pause in (0.0, 0.5):
+        time.sleep(pause)
+        try:
+            connect()
+        except OSError as error:
+            reason = f"{host}: {error.strerror or error}"
+        else:
+            return ""
+    return reason
+
+
+@contextlib.contextmanager
+def hub_or_cache(name: str | Path) -> Generator[str]:
+    """Let the hub's libraries load something: from the hub, or at once from their caches where it is out of reach.
+
+    Args:
+        name: A hub id, or a local path, for which nothing is asked.
+
+    Yields:
+        Why the hub cannot be reached; empty where it can, or is not needed.
+    """
+    reason = "" if Path(name).expanduser().exists() else unreachable()
+    if not reason:
+        yield ""
+        return
+    before = [
+        (sys.modules[module], flag, getattr(sys.modules[module], flag))
+        for module, flags in _FLAGS.items()
+        for flag in flags
+        if module in sys.modules and hasattr(sys.modules[module], flag)
+    ]
+    for module, flag, _ in before:
+        setattr(module, flag, True)
+    try:
+        yield reason
+    finally:
+        for module, flag, value in before:
+            setattr(module, flag, value)
