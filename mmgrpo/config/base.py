@@ -6,9 +6,34 @@ It knows how a value is checked, not which keys there are.
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Any, Union, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
+
+
+@dataclass(frozen=True, slots=True)
+class OnlyWith:
+    """Marks a key that belongs to a variant: ``Annotated[Float, OnlyWith("optim: adamw", lambda train: …)]``.
+
+    Under another variant the key is not shown, and a value other than its default is refused: it would do nothing.
+    """
+
+    condition: str
+    """As people write it, for example ``optim: adamw``."""
+    holds: Callable[[Any], bool]
+    """Asks the section that holds the key."""
 
 
 class Section(BaseModel):
@@ -33,6 +58,27 @@ class Section(BaseModel):
             raise ValueError("expected null (or leave the key out), got the text 'None'")
         return value
 
+    @model_validator(mode="after")
+    def _variants(self) -> Section:
+        for name in self.model_fields_set:
+            field = type(self).model_fields[name]
+            only = only_with(field)
+            unused = only is not None and not only.holds(self)
+            if only and unused and getattr(self, name) != field.get_default(call_default_factory=True):
+                context = {"key": name, "condition": only.condition}
+                raise PydanticCustomError("only_with", "{key} only goes with {condition}", context)
+        return self
+
+    def shows(self, name: str) -> bool:
+        """Tell whether a key exists under the variant that is selected here."""
+        only = only_with(type(self).model_fields[name])
+        return only is None or only.holds(self)
+
+
+def only_with(field: FieldInfo) -> OnlyWith | None:
+    """Give the variant that a key belongs to; None: it is always there."""
+    return next((mark for mark in field.metadata if isinstance(mark, OnlyWith)), None)
+
 
 def admits_none(annotation: Any) -> bool:
     """Tell whether ``null`` is a value of this annotation."""
@@ -48,11 +94,33 @@ def _number(value: object) -> object:
     if isinstance(value, bool):
         raise ValueError(f"expected a number, got the boolean {str(value).lower()}")
     if isinstance(value, str):
-        raise ValueError(f"expected a number, got the text {value!r}; write it without quotes")
+        quoted = _is_number(value)
+        raise ValueError(
+            f"expected a number, got the text {value!r}" + ("; write it without quotes" if quoted else "")
+        )
     return value
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 Float = Annotated[float, BeforeValidator(_number), Field(allow_inf_nan=False)]
 """A finite number; neither a boolean nor text."""
 Int = Annotated[int, BeforeValidator(_number)]
 """A whole number; neither a boolean nor text."""
+
+
+def _plugin(value: object) -> object:
+    """Refuse a file without a name in it; whether there is such a plug-in is known once it is loaded."""
+    if isinstance(value, str) and value.endswith(".py"):
+        raise ValueError(f"{value} names a file; write {value}:NAME, with the name of the function or class in it")
+    return value
+
+
+Plugin = Annotated[str, BeforeValidator(_plugin)]
+"""``path.py:name``, ``module:name``, or the name of an installed entry point."""

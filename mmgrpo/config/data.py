@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from mmgrpo.config.base import Float, Int, Section
+from mmgrpo.config.base import Float, Int, OnlyWith, Plugin, Section
 
 
 class Files(Section):
@@ -248,22 +248,26 @@ class Columns(Section):
     """A stable id; default: the row number."""
 
 
+_EASY_FIRST = OnlyWith("kind: easy_first", lambda curriculum: curriculum.kind == "easy_first")
+_BY_PASS_RATE = OnlyWith("kind: by_pass_rate", lambda curriculum: curriculum.kind == "by_pass_rate")
+
+
 class Curriculum(Section):
     """``curriculum``: in which order rows come. Each row comes once an epoch, unless it is passed over."""
 
     kind: Literal["none", "easy_first", "by_pass_rate"] = "none"
     """none: shuffled; easy_first: by a difficulty column; by_pass_rate: rows that were always right or wrong are
     passed over for some epochs."""
-    column: str | None = None
-    """easy_first: the column of numbers that grow with difficulty."""
-    epochs: Int = Field(default=1, ge=1)
-    """easy_first: so many epochs go from easy to hard; later ones are shuffled."""
-    low: Float = 0.0
-    """by_pass_rate: a mean reward at or below this is always wrong, in units of the total reward."""
-    high: Float = 1.0
-    """by_pass_rate: a mean reward at or above this is always right."""
-    revisit_epochs: Int = Field(default=2, ge=1)
-    """by_pass_rate: such a row is passed over in so many epochs, and then tried again."""
+    column: Annotated[str | None, _EASY_FIRST] = None
+    """The column of numbers that grow with difficulty."""
+    epochs: Annotated[Int, _EASY_FIRST] = Field(default=1, ge=1)
+    """So many epochs go from easy to hard; later ones are shuffled."""
+    low: Annotated[Float, _BY_PASS_RATE] = 0.0
+    """A mean reward at or below this is always wrong, in units of the total reward."""
+    high: Annotated[Float, _BY_PASS_RATE] = 1.0
+    """A mean reward at or above this is always right."""
+    revisit_epochs: Annotated[Int, _BY_PASS_RATE] = Field(default=2, ge=1)
+    """Such a row is passed over in so many epochs, and then tried again."""
 
     @model_validator(mode="after")
     def _combinations(self) -> Curriculum:
@@ -333,7 +337,7 @@ class VideoLimits(Section):
 class MediaAdapter(Section):
     """One entry of ``adapters``: a plug-in that turns a sensor's files into pictures, sounds or clips."""
 
-    fn: str
+    fn: Plugin
     """``path.py:Adapter``, ``module:Adapter``, or the name of an installed entry point of ``mmgrpo.adapters``."""
     args: dict[str, Any] = {}
     """Keyword arguments of its constructor."""
@@ -345,13 +349,16 @@ class MediaAdapter(Section):
         return {"fn": value} if isinstance(value, str) else value
 
 
+_REMOTE = OnlyWith("allow_remote: true", lambda data: data.allow_remote)
+
+
 class Data(Section):
     """The rows."""
 
     train: Source | None = None
     """Rows to learn from. May be left out when rows are given in Python."""
     eval: Source | None = None
-    """Held-out rows; needed when ``eval`` is on."""
+    """Held-out rows. Given, they switch ``eval`` on; ``eval: null`` keeps it off."""
     config: str | None = None
     """A file of ``datasets_configs/``: keys of this section that lie underneath those given here (columns, template,
     train, eval). Once loaded they are merged and this key is null."""
@@ -366,7 +373,9 @@ class Data(Section):
     prompts and their order are the same."""
     max_prompt_tokens: Int | None = Field(default=None, ge=1)
     """Longer prompts are refused with their sizes; nothing is ever cut. None: no limit."""
-    on_long_prompt: Literal["error", "skip"] = "error"
+    on_long_prompt: Annotated[
+        Literal["error", "skip"], OnlyWith("max_prompt_tokens", lambda data: data.max_prompt_tokens is not None)
+    ] = "error"
     """What to do with a training row whose prompt is longer: stop, or leave the row out when it comes (named in a
     warning)."""
     background: tuple[Int, Int, Int] = (255, 255, 255)
@@ -390,7 +399,7 @@ class Data(Section):
     allow_remote: bool = False
     """Download media whose address is http or https, each once, into the cache folder of the user. Addresses of this
     machine and of private networks are refused."""
-    remote_bytes: Int = Field(default=100_000_000, ge=1)
+    remote_bytes: Annotated[Int, _REMOTE] = Field(default=100_000_000, ge=1)
     """Largest download of one medium, in bytes."""
-    remote_seconds: Float = Field(default=30.0, gt=0)
+    remote_seconds: Annotated[Float, _REMOTE] = Field(default=30.0, gt=0)
     """Longest download of one medium."""

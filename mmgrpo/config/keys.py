@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import annotated_types as bounds
 from pydantic.fields import FieldInfo
 
-from mmgrpo.config.base import Section, admits_none
+from mmgrpo.config.base import Section, admits_none, only_with
 from mmgrpo.config.schema import Config
 
 _WORDS = {int: "whole number", float: "number", str: "text", bool: "true or false", Any: "any value"}
@@ -48,8 +48,9 @@ class Key:
 
     @property
     def doc(self) -> str:
-        """What it means, on one line."""
-        return one_line(self.field.description)
+        """What it means, on one line; for a key of a variant, with which."""
+        only = only_with(self.field)
+        return one_line(f"Only with {only.condition}: {self.field.description}" if only else self.field.description)
 
     @property
     def sections(self) -> tuple[type[Section], ...]:
@@ -92,6 +93,27 @@ def all_keys() -> tuple[Key, ...]:
         ['rewards.N.weight']
     """
     return tuple(_walk(Config, ()))
+
+
+@cache
+def always_there() -> tuple[Key, ...]:
+    """Give the keys that hold a value whatever the others select.
+
+    Not the keys of variants, of sections that may be left out, and of list items; nor ``data.config``, which is gone
+    once it has been merged.
+    """
+    return tuple(key for key in _fixed(Config, ()) if key.dotted != "data.config")
+
+
+def _fixed(section: type[Section], path: tuple[str, ...]) -> Iterator[Key]:
+    for name, field in section.model_fields.items():
+        key = Key(path=(*path, name), section=section, field=field)
+        if only_with(field) is not None:
+            continue
+        if not key.sections:
+            yield key
+        elif len(key.sections) == 1 and not admits_none(field.annotation) and not is_list(field.annotation):
+            yield from _fixed(key.sections[0], key.path)
 
 
 def _walk(section: type[Section], path: tuple[str, ...]) -> Iterator[Key]:

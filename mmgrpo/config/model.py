@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from mmgrpo.config.base import Float, Int, Section
+from mmgrpo.config.base import Float, Int, OnlyWith, Plugin, Section
 
 
 class Lora(Section):
@@ -41,11 +41,21 @@ class Freeze(Section):
     """The language model."""
 
 
+def _is_tiny(model: Any) -> bool:
+    return model.name.startswith("tiny:")
+
+
+_TINY = OnlyWith("name: tiny:FAMILY", _is_tiny)
+
+
 class Model(Section):
     """The policy."""
 
     name: str
     """A hub id, a local folder, or ``tiny:FAMILY`` (built in code, about one million parameters, no network)."""
+    family: Plugin | None = None
+    """Record of a family that mmgrpo does not know: ``path.py:name``, ``module:name``, or the name of an installed
+    entry point of ``mmgrpo.families``. null: found by the checkpoint's model type."""
     revision: str | None = None
     """Branch, tag or commit of the hub id."""
     trust_remote_code: bool = False
@@ -56,7 +66,7 @@ class Model(Section):
     """auto: bfloat16 on a GPU, float32 elsewhere. Full training in bfloat16 keeps float32 master weights."""
     tune: Literal["full", "lora", "qlora"] = "full"
     """What is trained: all unfrozen weights, low-rank adapters, or adapters on a 4-bit base."""
-    lora: Lora | None = None
+    lora: Annotated[Lora | None, OnlyWith("tune: lora or tune: qlora", lambda model: model.tune != "full")] = None
     """Adapter settings; only with tune: lora or qlora."""
     freeze: Freeze = Freeze()
     """Parts that do not learn."""
@@ -72,17 +82,13 @@ class Model(Section):
     """Largest picture after resizing, in pixels (width times height). Saved with the checkpoint's processor."""
     min_pixels: Int | None = Field(default=None, ge=1)
     """Smallest picture after resizing, in pixels."""
-    seed: Int = Field(default=0, ge=0)
+    seed: Annotated[Int, _TINY] = Field(default=0, ge=0)
     """Initial weights of a ``tiny:`` model."""
-    sizes: dict[str, Int] | None = None
+    sizes: Annotated[dict[str, Int] | None, _TINY] = None
     """Overrides of a ``tiny:`` model's sizes, for example {hidden_size: 256, num_hidden_layers: 6}."""
 
     @model_validator(mode="after")
     def _combinations(self) -> Model:
-        if self.lora is not None and self.tune == "full":
-            raise ValueError("model.lora is only used with tune: lora or tune: qlora; remove it or set model.tune")
-        if self.sizes is not None and not self.name.startswith("tiny:"):
-            raise ValueError("model.sizes is only for tiny: models; a checkpoint brings its own sizes")
         if self.min_pixels and self.max_pixels and self.min_pixels > self.max_pixels:
             raise ValueError(f"model.min_pixels {self.min_pixels} is larger than model.max_pixels {self.max_pixels}")
         if self.tune != "full" and self.lora is None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from mmgrpo.config.base import Int, Section
+from mmgrpo.config.base import Int, OnlyWith, Section
 
 
 class Observe(Section):
@@ -16,7 +16,9 @@ class Observe(Section):
     """Print a line and write completions every so many steps; metrics are written at every step."""
     log_completions: Int = Field(default=8, ge=0)
     """Completions written at each logged step."""
-    completions_format: Literal["jsonl", "parquet"] = "jsonl"
+    completions_format: Annotated[
+        Literal["jsonl", "parquet"], OnlyWith("log_completions above 0", lambda observe: observe.log_completions > 0)
+    ] = "jsonl"
     """Format of the completions files."""
     report_to: tuple[Literal["tensorboard", "trackio", "wandb"], ...] = ()
     """Trackers beside the metrics.jsonl that is always written."""

@@ -61,6 +61,10 @@ def _text(details: ErrorDetails, path: KeyPath, document: Document) -> str:
         return _unknown(path, document)
     if kind == "missing" and path not in document.marks:
         return _missing(path, document)
+    if kind == "only_with":
+        key, condition = (details.get("ctx", {})[name] for name in ("key", "condition"))
+        what = f"{dotted((*path, key))} only goes with {condition}"
+        return explain(what, where=_where((*path, key), document), fix=f"Set {condition}, or remove {key}.")
     if kind == "value_error":
         told = details["msg"].removeprefix("Value error, ")
         if not path or any(key.sections for key in here):

@@ -6,13 +6,13 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from mmgrpo.config.base import Float, Int, Section
+from mmgrpo.config.base import Float, Int, Plugin, Section
 
 
 class Reward(Section):
     """One reward function. Keys of its own (constructor arguments) go under ``args``."""
 
-    fn: str
+    fn: Plugin
     """``path.py:name``, ``module:name``, or the name of an installed entry point."""
     weight: Float = 1.0
     """Weight in the total; only with role: add."""

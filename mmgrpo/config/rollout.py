@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
+import difflib
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
-from mmgrpo.config.base import Float, Int, Section
+from mmgrpo.config.base import Float, Int, OnlyWith, Plugin, Section
+
+_NOT_YET = ("vllm", "sglang", "lmdeploy", "hf", "transformers")
 
 
 class Rollout(Section):
     """Writing completions."""
 
-    engine: str = "local"
-    """local: in this process, each prompt computed once. A user's own: path.py:name, module:name, or the name of an
-    installed entry point."""
+    engine: Plugin = "local"
+    """local: in this process, each prompt computed once. Or an engine of your own: ``path.py:name``, ``module:name``,
+    or the name of an installed entry point of ``mmgrpo.engines``."""
     num_generations: Int = Field(default=8, ge=2)
     """G, completions per prompt. A group of one has nothing to compare."""
     max_completion_length: Int = Field(default=256, ge=1)
@@ -39,17 +41,21 @@ class Rollout(Section):
     """Completions decoded side by side; memory grows with it, results do not change."""
     dynamic_sampling: bool = False
     """Replace groups whose totals are all equal, which teach nothing, by groups of further prompts (DAPO)."""
-    max_resample_times: Int = Field(default=3, ge=1, le=32)
+    max_resample_times: Annotated[
+        Int, OnlyWith("dynamic_sampling: true", lambda rollout: rollout.dynamic_sampling)
+    ] = Field(default=3, ge=1, le=32)
     """dynamic_sampling: further rollouts of a step at the most; what is missing then is filled with such groups."""
     seed: Int = Field(default=0, ge=0)
     """Random streams of the completions."""
 
     @field_validator("engine")
     @classmethod
-    def _engine(cls, name: str) -> str:
-        known = ["local", *entry_points(group="mmgrpo.engines").names]
-        if ":" in name or name in known:
-            return name
-        near = get_close_matches(name, known, n=1)
-        advice = f"write {near[0]}" if near else "or path/to/file.py:name for one of your own"
-        raise ValueError(f"no engine is called {name!r:.80}; there is {', '.join(known)}; {advice}")
+    def _known(cls, value: str) -> str:
+        names = ["local", *(point.name for point in entry_points(group="mmgrpo.engines"))]
+        if value in names or ":" in value:
+            return value
+        known = f"expected {', '.join(names)}, or path.py:name"
+        if value.lower() in _NOT_YET:
+            raise ValueError(f"{known}; there is no engine {value} yet, and local needs none. Write local")
+        near = difflib.get_close_matches(value, names, n=1)
+        raise ValueError(f"{known}; no engine {value} is installed" + (f". Write {near[0]}" if near else ""))

@@ -115,6 +115,8 @@ def _lines(section: Section, indent: str) -> Iterator[str]:
     for name, field in type(section).model_fields.items():
         doc = one_line(field.description)
         value = getattr(section, name)
+        if not section.shows(name):
+            continue
         if isinstance(value, Section):
             yield from _commented([f"{indent}{name}:"], doc, indent)
             yield from _lines(value, indent + "  ")

@@ -293,7 +293,7 @@ def test_a_reward_is_told_the_steps_done(train):
         seen.append(trainer_state.global_step)
         return [float(len(text)) for text in completions]
 
-    train(rewards=[watch])
+    train(rewards=[watch], eval=None)
     assert seen == [0, 1, 2]
 
 

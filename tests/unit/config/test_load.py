@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 import mmgrpo
-from mmgrpo.config.keys import all_keys
+from mmgrpo.config.keys import all_keys, always_there
 from mmgrpo.config.load import load, load_config
 from mmgrpo.config.names import ELSEWHERE
 from mmgrpo.config.paths import bundled_folder, find_file
 from mmgrpo.config.schema import Config
+from mmgrpo.config.write import flow
 from mmgrpo.errors import ConfigError
 
 MINIMAL = "model: {name: tiny:qwen2_5_vl}\n"
@@ -185,7 +186,7 @@ def test_all_faults_are_told_in_the_order_of_the_file(write):
     assert told.index("train.num_steps") < told.index("loss.epsilon") < told.index("rollout.engine")
     assert f"{file}:3:3 (train.num_steps)" in told
     assert "where: override rollout.engine=lokal" in told
-    assert "there is local; write local" in told
+    assert "Write local" in told
 
 
 @pytest.mark.parametrize(
@@ -194,7 +195,7 @@ def test_all_faults_are_told_in_the_order_of_the_file(write):
         ("{rollout: {num_generations: 1}}", ["rollout.num_generations", "at least 2", "got: 1"]),
         ("{model: {device: gpu}}", ["auto, cuda, mps or cpu", "'gpu'"]),
         ("{model: {name: 5}}", ["model.name", "Put the value in quotes"]),
-        ("{model: {lora: {r: 4}}}", ["model.lora is only used with tune: lora"]),
+        ("{model: {lora: {r: 4}}}", ["model.lora only goes with tune: lora", "Set tune: lora or"]),
         ("{data: {train: rows.jsonl}}", ["Write data.train: {path: rows.jsonl}."]),
         ("{data: {train: {synthetic: counting}}}", ["data.train.rows is missing"]),
         ("{data: {train: {synthetic: countin, rows: 3}}}", ["data.train.synthetic", "Write counting."]),
@@ -278,6 +279,64 @@ def test_words_of_other_tools_lead_to_keys_that_exist():
     known = {key.dotted for key in all_keys()}
     assert set(ELSEWHERE.values()) <= known
     assert not {key.name for key in all_keys()} & set(ELSEWHERE)
+
+
+def test_at_most_a_hundred_keys_are_always_there():
+    names = [key.dotted for key in always_there()]
+    assert len(names) <= 100
+    assert {"loss.beta", "train.seed", "data.video.fps"} <= set(names)
+    variants = {"train.adam_beta1", "data.remote_bytes", "model.lora.r", "rewards.N.fn", "eval.limit", "data.train"}
+    assert not variants & set(names)
+
+
+@pytest.mark.parametrize(
+    ("given", "condition"),
+    [
+        ({"train": {"optim": "sgd", "adam_beta1": 0.5}}, "train.adam_beta1 only goes with optim: adamw"),
+        ({"rollout": {"max_resample_times": 5}}, "rollout.max_resample_times only goes with dynamic_sampling: true"),
+        ({"data": {"remote_bytes": 5}}, "data.remote_bytes only goes with allow_remote: true"),
+        ({"data": {"curriculum": {"low": 0.2}}}, "data.curriculum.low only goes with kind: by_pass_rate"),
+        ({"model": {"name": "x", "sizes": {"hidden_size": 8}}}, "model.sizes only goes with name: tiny:FAMILY"),
+        ({"eval": {"sampled": False, "seed": 3}}, "eval.seed only goes with sampled: true"),
+        (
+            {"loss": {"delta": 2.0, "importance_sampling_level": "sequence"}},
+            "loss.delta only goes with importance_sampling_level: token",
+        ),
+    ],
+)
+def test_a_key_of_another_variant_is_refused_and_its_default_is_not(write, given, condition):
+    told = fault(None, given, base={"model": {"name": "tiny:x"}})
+    assert told.startswith(condition + ".")
+    key = condition.split()[0]
+    assert f"fix: Set {condition.partition(' with ')[2]}" in told
+    assert f"or remove {key.rpartition('.')[2]}." in told
+    default = next(k for k in all_keys() if k.dotted == key).field.get_default()
+    load_config(None, [f"{key}={flow(default)}"], base={"model": {"name": "tiny:x"}} | given)
+
+
+def test_suites_have_names_of_their_own_and_decodings_that_exist():
+    suite = {"name": "hard", "data": {"synthetic": "counting", "rows": 3}, "decoding": "greedy"}
+    load = {"model.name": "tiny:x"}
+    assert load_config(None, {"eval.suites": [suite]}, base=load).eval.suites[0].decoding == ("greedy",)
+    assert "two suites called hard" in fault(None, {"eval.suites": [suite, suite]}, base=load)
+    assert "letters, digits" in fault(None, {"eval.suites": [suite | {"name": "a/b"}]}, base=load)
+    assert "greedy or sampled" in fault(None, {"eval.suites": [suite | {"decoding": ["beam"]}]}, base=load)
+    assert "each once" in fault(None, {"eval.suites": [suite | {"decoding": []}]}, base=load)
+
+
+@pytest.mark.parametrize("key", ["loss.fn", "loss.advantages_fn", "model.family", "rollout.engine"])
+def test_a_plug_in_that_names_a_file_alone_is_told_the_form(key):
+    assert "write my.py:NAME" in fault(None, {key: "my.py"}, base={"model.name": "tiny:x"})
+    load_config(None, {key: "my.py:mine"}, base={"model.name": "tiny:x"})
+
+
+def test_checkpoints_that_nobody_asked_for_do_not_fill_the_disk():
+    def train(**given):
+        return load_config(None, {"model.name": "tiny:x", "train": given}).train
+
+    assert (train().save_steps, train().save_total_limit) == (50, 2)
+    assert train(save_steps=10).save_total_limit is None
+    assert train(save_total_limit=5).save_total_limit == 5
 
 
 def test_every_key_is_documented():

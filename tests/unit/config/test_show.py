@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmgrpo.config.keys import all_keys
+from mmgrpo.config.keys import all_keys, always_there
 from mmgrpo.config.load import load_config
 from mmgrpo.config.show import render, schema_markdown, sizes, unit_lines
 from mmgrpo.config.tree import parse_document, parse_value
@@ -71,9 +71,15 @@ def test_text_of_several_lines_is_a_readable_block():
 def test_every_key_is_shown_with_its_meaning():
     shown = render(load_config(None, FULL))
     for key in all_keys():
-        if key.parent in ("rollout", "loss", "checks"):
+        if key in always_there() and key.parent in ("rollout", "loss", "checks"):
             assert f"  {key.name}: " in shown
             assert key.doc.split()[0] in shown
+
+
+def test_keys_of_a_variant_are_shown_under_it_alone():
+    adamw, sgd = (render(load_config(None, {**FULL, "train.optim": optim})) for optim in ("adamw", "sgd"))
+    assert "adam_beta1: 0.9" in adamw
+    assert "adam_beta1" not in sgd
 
 
 def test_lines_are_at_most_119_columns_where_a_comment_makes_them_long():
@@ -95,7 +101,7 @@ def test_the_page_documents_every_key_once():
         assert f"| `{key.name}` |" in page
     assert page.count("| `num_generations` |") == 2  # rollout and eval
     assert page.count("| `synthetic` |") == 3  # scenes, beeps and clips
-    assert "`data.train`, `data.eval`, `warm_start.data` with `path`" in page
+    assert "`data.train`, `data.eval`, `eval.suites.N.data`, `warm_start.data` with `path`" in page
 
 
 def test_the_units_of_a_run_are_two_lines_with_one_and_many_told_apart():
