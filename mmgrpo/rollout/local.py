@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmgrpo.errors import RolloutError, explain
+from mmgrpo.errors import RolloutError, counted, explain
 from mmgrpo.policy.decoding import start_decoding
 from mmgrpo.policy.policy import Policy
 from mmgrpo.rollout.sampling import Draw, draw, stream_keys, uniforms
@@ -99,14 +99,17 @@ class LocalEngine:
             One group per prompt, in order; every completion has at least one token.
 
         Raises:
-            RolloutError: Counts and prompts do not match, or a logit is not finite.
+            RolloutError: Counts and prompts do not match, a logit is not finite, or the device has no memory left.
         """
         if len(prompts) != len(counts) or any(c < 1 for c in counts):
             raise RolloutError(explain("Each prompt needs a count of at least one", got=f"{len(prompts)}, {counts}"))
         groups: list[Group] = []
         with self.policy.writing():
             for batch in _batches(counts, self.max_rows):
-                groups += self._generate_batch([prompts[i] for i in batch], [counts[i] for i in batch], sampling)
+                try:
+                    groups += self._generate_batch([prompts[i] for i in batch], [counts[i] for i in batch], sampling)
+                except torch.OutOfMemoryError as error:
+                    raise RolloutError(_no_memory(len(batch), sum(counts[i] for i in batch), error)) from error
         return groups
 
     def _generate_batch(self, prompts: list[Prompt], counts: list[int], sampling: Sampling) -> list[Group]:
@@ -201,6 +204,16 @@ class LocalEngine:
                     fix="Lower the learning rate, or go back to the last checkpoint; in float16 use bfloat16.",
                 )
             )
+
+
+def _no_memory(prompts: int, completions: int, error: Exception) -> str:
+    return explain(
+        "Generation ran out of memory",
+        where=f"{counted(prompts, 'prompt')} with {counted(completions, 'completion')} at once",
+        got=f"{str(error).splitlines()[0]:.200}",
+        fix=f"Lower rollout.max_rows, for example to {max(1, completions // 2)}: results stay the same. In an "
+        "evaluation eval.batch_size counts, too; shorter completions and smaller images need less.",
+    )
 
 
 def special_tokens(tokenizer: Any) -> frozenset[int]:
