@@ -34,7 +34,7 @@ from mmgrpo.data.feed import PromptFeed, Share
 from mmgrpo.data.samples import Samples
 from mmgrpo.data.sources import rows_from_python
 from mmgrpo.media.remembered import Memory
-from mmgrpo.policy.sizing import Outline, outline_of
+from mmgrpo.policy.model.loading import ModelOutline, load_outline
 from mmgrpo.running.prompts import copied_maker, open_memory
 
 PICTURES, G, THREADS = 64, 8, 2
@@ -59,9 +59,9 @@ def picture_files(folder: Path | None, scratch: Path) -> list[Path]:
     return made
 
 
-def mmgrpo_arm(files: list[Path], outline: Outline, memory: Memory | None = None) -> float:
+def mmgrpo_arm(files: list[Path], outline: ModelOutline, memory: Memory | None = None) -> float:
     """Take one prompt for each picture through the feed, as a step does; seconds."""
-    make = partial(copied_maker, CONFIG, outline.processor, outline.facts, base=Path.cwd(), memory=memory)
+    make = partial(copied_maker, CONFIG, outline.processor, outline.family_info, base=Path.cwd(), memory=memory)
     makers = [make() for _ in range(THREADS)]
     rows = [{"image": str(path), "problem": QUESTION, "solution": "1"} for path in files]
     samples = Samples(rows_from_python(rows), columns=Columns(), template=Template())
@@ -74,7 +74,7 @@ def mmgrpo_arm(files: list[Path], outline: Outline, memory: Memory | None = None
     return seconds
 
 
-def repeated_arm(files: list[Path], outline: Outline) -> float:
+def repeated_arm(files: list[Path], outline: ModelOutline) -> float:
     """Process each picture 2 G times, in batches of G, as TRL's generation and scoring do; seconds."""
     processor = outline.processor
     message = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": QUESTION}]}]
@@ -95,7 +95,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     about = machine.describe()
-    outline = outline_of(Model(name="tiny:qwen2_5_vl"))
+    outline = load_outline(Model(name="tiny:qwen2_5_vl"))
     ours, theirs, kept = [], [], []
     memory = open_memory(CONFIG, outline.processor, base=Path.cwd())
     with tempfile.TemporaryDirectory() as scratch:

@@ -25,8 +25,8 @@ import torch
 from PIL import Image
 
 from mmgrpo.config.model import Model
-from mmgrpo.policy.plain import plain_inputs
-from mmgrpo.policy.policy import Policy, load_policy
+from mmgrpo.policy.model.plain import plain_inputs
+from mmgrpo.policy.model.policy import Policy, load_policy
 from mmgrpo.types import Batch, Completion, Prompt, Sample, Segment
 
 SIZES = {

@@ -18,7 +18,7 @@ from PIL import Image
 from mmgrpo.config.model import Freeze, Model
 from mmgrpo.grpo.objective import Objective
 from mmgrpo.media.prompts import PromptBuilder
-from mmgrpo.policy.policy import load_policy
+from mmgrpo.policy.model.policy import load_policy
 from mmgrpo.rollout.local import LocalEngine
 from mmgrpo.training.optimizer import Optimizer, OptimizerSettings
 from mmgrpo.training.packing import pack
@@ -60,7 +60,7 @@ policy = load_policy(
         sizes={"num_hidden_layers": 2, "vision_depth": 2},
     )
 )
-builder = PromptBuilder(policy.processor, facts=policy.facts)
+builder = PromptBuilder(policy.processor, facts=policy.family_info)
 engine = LocalEngine(policy)
 sampling = Sampling(max_completion_length=4, temperature=1.0)
 greedy = Sampling(max_completion_length=4, temperature=0.0)

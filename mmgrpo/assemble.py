@@ -30,8 +30,8 @@ from mmgrpo.observe.progress import Progress
 from mmgrpo.observe.runfolder import RunFolder
 from mmgrpo.parallel.strategy import Single, Strategy
 from mmgrpo.plugins import load_object
-from mmgrpo.policy.features import Features
-from mmgrpo.policy.policy import Policy, load_policy
+from mmgrpo.policy.model.forward import FeatureCache
+from mmgrpo.policy.model.policy import Policy, load_policy
 from mmgrpo.reward.score import AnyReward, RewardSum
 from mmgrpo.rollout.local import LocalEngine
 from mmgrpo.running.callback import OnStep, StepCallback
@@ -140,9 +140,9 @@ def assemble(
     left_out = verify_media(config.data, opened, verify, share=share)
     policy = load_policy(config.model)
     policy.module.check_media = config.checks.media_count
-    policy.module.features = Features(config.cache.features_bytes)
+    policy.module.feature_cache = FeatureCache(config.cache.features_bytes)
     memory = open_memory(config, policy.processor, base=loaded.folder)
-    processor = open_processor(config, policy.processor, policy.facts, base=loaded.folder, memory=memory)
+    processor = open_processor(config, policy.processor, policy.family_info, base=loaded.folder, memory=memory)
     return Assembly(
         loaded=loaded,
         policy=policy,

@@ -308,7 +308,7 @@ class Checkpoints(Protocol):
         ...
 
 
-class FamilyFacts(Protocol):
+class FamilyInfo(Protocol):
     """What ``media/`` needs to know of a model family without importing it."""
 
     @property
@@ -322,17 +322,17 @@ class FamilyFacts(Protocol):
         ...
 
     @property
-    def joined_one_by_one(self) -> frozenset[str]:
+    def separable_kinds(self) -> frozenset[str]:
         """Kinds of media that, processed alone and joined along the first axis, are what they are together."""
         ...
 
     @property
-    def sound_in_clips(self) -> bool:
+    def audio_in_video(self) -> bool:
         """Whether it was made to hear the sound of a clip woven into the clip, and not after it."""
         ...
 
     @property
-    def counts_pictures(self) -> bool:
+    def counts_images(self) -> bool:
         """Whether its processor treats pictures by how many a prompt has."""
         ...
 

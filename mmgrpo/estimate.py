@@ -16,9 +16,9 @@ from torch import nn
 
 from mmgrpo.config.model import Model
 from mmgrpo.config.schema import Config
-from mmgrpo.policy.families.record import Family
-from mmgrpo.policy.loading import devices_here
-from mmgrpo.policy.parts import count_parts, freeze_parts, linear_layers
+from mmgrpo.policy.families.spec import FamilySpec
+from mmgrpo.policy.model.loading import available_devices
+from mmgrpo.policy.model.parts import count_parts, freeze_parts, linear_layers
 
 _ACTIVATIONS = 34
 """Values of width D that a transformer layer keeps per token for backward, in the weights' dtype. Source: Korthikanti
@@ -91,7 +91,7 @@ def _gigabytes(size: float) -> str:
     return f"{size / 1e9:.2f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
 
 
-def sizes_of(model: nn.Module, family: Family, settings: Model) -> ModelSizes:
+def sizes_of(model: nn.Module, family: FamilySpec, settings: Model) -> ModelSizes:
     """Count a model, which may have no storage.
 
     Args:
@@ -120,7 +120,7 @@ def sizes_of(model: nn.Module, family: Family, settings: Model) -> ModelSizes:
     )
 
 
-def _adapters(model: nn.Module, family: Family, settings: Model) -> int:
+def _adapters(model: nn.Module, family: FamilySpec, settings: Model) -> int:
     """Count r x (in + out) for each linear layer of the language model: what the default targets get."""
     rank = settings.lora.r if settings.lora else 0
     named = dict(model.named_modules())
@@ -181,7 +181,7 @@ def measure(name: str, dtype: torch.dtype) -> Speed:
     Returns:
         What a product of two matrices of 1,024 and a copy of 64 MB reach, the best of a few.
     """
-    if not devices_here()[name]:
+    if not available_devices()[name]:
         flops, moved = _GUESS[name]
         return Speed(device=name, flops=flops, bytes=moved, measured=False)
     device = torch.device(name)

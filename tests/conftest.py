@@ -30,7 +30,7 @@ SMALL = {
 def tiny_policy():
     """Build a policy by family; its weights are scaled up, so that pictures and tokens move its log-probs."""
     from mmgrpo.config.model import Freeze, Model
-    from mmgrpo.policy.policy import load_policy
+    from mmgrpo.policy.model.policy import load_policy
 
     def build(family="qwen2_5_vl", *, sharp=True, **settings):
         defaults = {"freeze": Freeze(vision=False, projector=False, audio=False), "sizes": SMALL.get(family)}
@@ -45,8 +45,7 @@ def sharpen(policy):
     """Scale matrices up and give adapters a B that is not zero."""
     import torch
 
-    from mmgrpo.policy.families.record import part_of
-    from mmgrpo.policy.parts import bare_name
+    from mmgrpo.policy.model.parts import bare_name
 
     random = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -59,7 +58,7 @@ def sharpen(policy):
                 # Gemma multiplies embeddings by the root of their width: more would make it repeat itself
                 parameter.mul_((0.1 if policy.family.name == "gemma3" else 0.12) / parameter.std())
             elif parameter.ndim > 1:
-                parameter.mul_(4 / 3 if part_of(policy.family, bare_name(name)) == "language" else 2 / 3)
+                parameter.mul_(4 / 3 if policy.family.part_of(bare_name(name)) == "language" else 2 / 3)
     return policy
 
 

@@ -31,8 +31,7 @@ from mmgrpo.estimate import Estimate, estimate, measure, sizes_of
 from mmgrpo.media.encoding import encoded
 from mmgrpo.media.plugins import load_adapters
 from mmgrpo.observe.progress import Progress
-from mmgrpo.policy.loading import choose_dtype, devices_here
-from mmgrpo.policy.sizing import Outline, outline_of
+from mmgrpo.policy.model.loading import ModelOutline, available_devices, choose_dtype, load_outline
 from mmgrpo.reward.demands import check_rewards
 from mmgrpo.running.prompts import Encode, copied_maker, open_memory
 from mmgrpo.types import Decoded
@@ -98,7 +97,7 @@ def check(
     sources = _sources(loaded)
     scored = [rows for key, rows in sources.items() if key != "warm_start.data"]
     check_rewards(loaded.config.rewards, loaded.folder, scored)
-    outline = outline_of(loaded.config.model)
+    outline = load_outline(loaded.config.model)
     count = threads or os.cpu_count() or 1
     encode = _encoder(loaded, outline, count)
     findings: dict[str, Findings] = {}
@@ -134,17 +133,19 @@ def _sources(loaded: LoadedConfig) -> dict[str, AnySamples]:
     return opened
 
 
-def _encoder(loaded: LoadedConfig, outline: Outline, threads: int) -> Encode:
+def _encoder(loaded: LoadedConfig, outline: ModelOutline, threads: int) -> Encode:
     """Make prompts of any length: what is too long is counted, not raised. A folder of the cache is filled."""
     data = loaded.config.data.model_copy(update={"max_prompt_tokens": None})
     cache = loaded.config.cache.model_copy(update={"media_bytes": 0})  # each medium is looked at once
     config, base = loaded.config.model_copy(update={"data": data, "cache": cache}), loaded.folder
     memory = open_memory(config, outline.processor, base=base)
-    make = partial(copied_maker, config, outline.processor, outline.facts, base=base, memory=memory)
+    make = partial(copied_maker, config, outline.processor, outline.family_info, base=base, memory=memory)
     return Encoders([make() for _ in range(threads)])
 
 
-def _looked(samples: AnySamples, total: int, encode: Encode, outline: Outline, threads: int) -> Iterator[RowFacts]:
+def _looked(
+    samples: AnySamples, total: int, encode: Encode, outline: ModelOutline, threads: int
+) -> Iterator[RowFacts]:
     """Look at rows side by side, a bounded number of them at a time, in order."""
 
     def look(row: int) -> RowFacts:
@@ -159,7 +160,7 @@ def _looked(samples: AnySamples, total: int, encode: Encode, outline: Outline, t
             row=row,
             media={kind: kinds.count(kind) for kind in kinds},
             tokens=len(prompt.token_ids),
-            media_tokens=outline.facts.count_all_media_tokens(prompt.token_ids),
+            media_tokens=outline.family_info.count_all_media_tokens(prompt.token_ids),
             answer=sample.answer,
             where=samples.where(row),
         )
@@ -169,11 +170,11 @@ def _looked(samples: AnySamples, total: int, encode: Encode, outline: Outline, t
             yield from pool.map(look, range(start, min(start + _AHEAD, total)))
 
 
-def _needs(config: Config, outline: Outline, findings: dict[str, Findings]) -> Estimate | None:
+def _needs(config: Config, outline: ModelOutline, findings: dict[str, Findings]) -> Estimate | None:
     found = findings.get("data.train") or next(iter(findings.values()))
     if not found.tokens:
         return None
-    asked, here = config.model.device, devices_here()
+    asked, here = config.model.device, available_devices()
     name = next(device for device, there in here.items() if there) if asked == "auto" else asked
     elsewhere = name == "cuda" and not here[name] and config.model.dtype == "auto"  # a GPU to rent has bfloat16
     dtype = torch.bfloat16 if elsewhere else choose_dtype(config.model.dtype, torch.device(name))
@@ -203,17 +204,17 @@ def head(config: str | Path | Config, *, overrides: Overrides = (), count: int =
     """
     loaded = load(config, overrides)
     samples = next(iter(_sources(loaded).values()))
-    outline = outline_of(loaded.config.model)
+    outline = load_outline(loaded.config.model)
     encode = _encoder(loaded, outline, 1)
     return [_shown(samples, row, encode, outline) for row in range(min(count, len(samples)))]
 
 
-def _shown(samples: AnySamples, row: int, encode: Encode, outline: Outline) -> str:
+def _shown(samples: AnySamples, row: int, encode: Encode, outline: ModelOutline) -> str:
     try:
         prompt = encode(samples[row], row)
     except MmgrpoError as error:
         raise type(error)(with_row(str(error), samples.where(row))) from error
-    counts = outline.facts.count_media_tokens(prompt.token_ids)
+    counts = outline.family_info.count_media_tokens(prompt.token_ids)
     kinds = {medium.kind for medium in prompt.media}
     parts = ", ".join(f"{number:,} for {kind}s" for kind, number in counts.items() if number and kind in kinds)
     lines = [

@@ -14,7 +14,7 @@ from mmgrpo.errors import ConfigError, counted, explain
 from mmgrpo.evaluation.report import Report, paired_gain
 from mmgrpo.observe.runfolder import RunFolder
 from mmgrpo.observe.sinks import read_rows
-from mmgrpo.policy.policy import Policy
+from mmgrpo.policy.model.policy import Policy
 from mmgrpo.running.settings import sampling_of
 from mmgrpo.types import Sample
 

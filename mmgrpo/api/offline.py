@@ -23,8 +23,8 @@ from mmgrpo.observe.progress import Progress
 from mmgrpo.observe.runfolder import RunFolder, common_folder
 from mmgrpo.observe.tables import print_facts, results_table
 from mmgrpo.parallel.replicated import open_strategy
-from mmgrpo.policy.folders import find_policy_folder, settings_of
-from mmgrpo.policy.merging import merge_adapter
+from mmgrpo.policy.model.checkpoint import find_policy_folder, settings_of
+from mmgrpo.policy.model.merging import merge_adapter
 from mmgrpo.training.random_streams import seed_everything
 
 DEFAULT_REWARD = "rewards/clevr_counting.py:count_accuracy"

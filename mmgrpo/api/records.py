@@ -84,7 +84,7 @@ class Records:
             config=render(config),
             folder=self.assembly.loaded.folder,
             source=self.assembly.loaded.path,
-            facts={"device": str(policy.device), "dtype": str(policy.dtype), "layout": policy.module.layout},
+            facts={"device": str(policy.device), "dtype": str(policy.dtype), "layout": policy.layout},
         )
         name = RunName(
             name=self.folder.path.name, folder=self.folder.path, config=config.model_dump(), last_step=last_step
@@ -92,7 +92,7 @@ class Records:
         trackers = [open_tracker(tracker, name) for tracker in config.observe.report_to]
         self._sinks = Sinks([JsonlSink(self.folder.metrics, last_step=last_step), *trackers])
         say, console = self.progress.say, self.progress.console
-        say(f"{config.model.name} on {policy.device}, {policy.dtype}, {policy.module.layout} layout")
+        say(f"{config.model.name} on {policy.device}, {policy.dtype}, {policy.layout} layout")
         for line in unit_lines(config, total):
             say(line)
         say(f"sampling: {_sampling(self.assembly)}")

@@ -15,11 +15,10 @@ from torch import Tensor
 
 from mmgrpo.config.checks import Checks
 from mmgrpo.errors import TrainingError, explain
-from mmgrpo.policy.families.record import part_of
-from mmgrpo.policy.lora import without_dropout
-from mmgrpo.policy.parts import bare_name
-from mmgrpo.policy.plain import plain_logprobs
-from mmgrpo.policy.policy import Policy
+from mmgrpo.policy.model.lora import without_dropout
+from mmgrpo.policy.model.parts import bare_name
+from mmgrpo.policy.model.plain import plain_logprobs
+from mmgrpo.policy.model.policy import Policy
 from mmgrpo.types import Batch, Decoded, Group, Media, Prompt, Sample, Segment
 
 
@@ -167,7 +166,7 @@ def check_packed(policy: Policy, group: Group, *, temperature: float) -> dict[st
     metrics = _require_close("packed_equals_plain", packed.detach() - torch.cat(plain), bounds, **told)
     for (name, parameter), g, s in zip(watched.items(), packed_gradient, sums, strict=True):
         error = _relative(torch.zeros_like(parameter) if g is None else g, s)
-        metrics[f"checks/packed_equals_plain/gradient/{part_of(policy.family, bare_name(name))}"] = error
+        metrics[f"checks/packed_equals_plain/gradient/{policy.family.part_of(bare_name(name))}"] = error
         _require_gradient(name, error, bounds, **told)
     return metrics
 
@@ -271,7 +270,7 @@ def _one_per_part(policy: Policy) -> Mapping[str, Tensor]:
     """The largest trained matrix of each part: a small one may have a gradient near zero."""
     chosen: dict[str, tuple[str, Tensor]] = {}
     for name, parameter in policy.trainable():
-        part = part_of(policy.family, bare_name(name))
+        part = policy.family.part_of(bare_name(name))
         # the A matrices of a fresh adapter have a gradient of exactly zero
         weight = parameter.numel() * (10**6 if ".lora_B." in name else 1)
         best = chosen.get(part)

@@ -14,7 +14,7 @@ from mmgrpo.checks.watch import Watch
 from mmgrpo.checks.weight_sync import WeightProbe
 from mmgrpo.config.schema import Config
 from mmgrpo.contracts import Engine
-from mmgrpo.policy.policy import Policy
+from mmgrpo.policy.model.policy import Policy
 from mmgrpo.types import Prompt, Sample, Sampling, ScoredGroup
 
 

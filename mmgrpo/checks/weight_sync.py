@@ -17,7 +17,7 @@ from torch import Tensor
 from mmgrpo.checks.first_step import batch_of, bounds_of
 from mmgrpo.contracts import Engine
 from mmgrpo.errors import WeightSyncError, explain
-from mmgrpo.policy.policy import Policy
+from mmgrpo.policy.model.policy import Policy
 from mmgrpo.types import Completion, Group, Prompt, Sampling
 
 TOKENS = 8

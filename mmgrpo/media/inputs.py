@@ -15,13 +15,13 @@ _TICKS = 1_000_000
 """Clips are described on a clock of microseconds, so that frames of any rate keep their true times."""
 
 
-def processor_inputs(media: Sequence[Decoded], processor: Any, *, counts_pictures: bool = False) -> dict[str, Any]:
+def processor_inputs(media: Sequence[Decoded], processor: Any, *, counts_images: bool = False) -> dict[str, Any]:
     """Make the processor's media arguments.
 
     Args:
         media: All media of a prompt, in order.
         processor: The loaded processor.
-        counts_pictures: Whether it treats pictures by how many a prompt has, and must be told which are one prompt's.
+        counts_images: Whether it treats pictures by how many a prompt has, and must be told which are one prompt's.
 
     Returns:
         ``images``, ``audio`` and ``videos`` with what goes with them; empty for a prompt without media.
@@ -38,7 +38,7 @@ def processor_inputs(media: Sequence[Decoded], processor: Any, *, counts_picture
     sounds = [medium for medium in media if medium.kind == "audio"]
     clips = [medium for medium in media if medium.kind == "video"]
     if images:
-        inputs["images"] = [images] if counts_pictures else images
+        inputs["images"] = [images] if counts_images else images
     if sounds:
         inputs["audio"] = [sound.data for sound in sounds]
         inputs["sampling_rate"] = int(sounds[0].rate or 0)

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from mmgrpo.contracts import FamilyFacts
+from mmgrpo.contracts import FamilyInfo
 from mmgrpo.errors import ProcessorError, PromptTooLong, explain
 from mmgrpo.media.adapters import Adapters, built_in
 from mmgrpo.media.inputs import processor_inputs, size_of
@@ -30,7 +30,7 @@ class PromptBuilder:
         self,
         processor: Any,
         *,
-        facts: FamilyFacts,
+        facts: FamilyInfo,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         max_prompt_tokens: int | None = None,
         adapters: Adapters | None = None,
@@ -75,7 +75,7 @@ class PromptBuilder:
             ProcessorError: No template, or placeholders that do not match the media.
         """
         if self._clip_sound:
-            weaves = self._facts.sound_in_clips and hasattr(self._processor, "load_audio_from_video")
+            weaves = self._facts.audio_in_video and hasattr(self._processor, "load_audio_from_video")
             sample = with_sound(sample, woven=weaves)  # processors of older transformers cannot be asked to weave
         self._check_kinds(sample)
         media = tuple(self.adapters.decode(medium) for medium in sample.media)
@@ -148,7 +148,7 @@ class PromptBuilder:
         bos = self._tokenizer.bos_token
         if self._tokenizer is self._processor or (bos and text.startswith(bos)):
             kwargs["add_special_tokens"] = False  # the template wrote them
-        kwargs |= processor_inputs(media, self._processor, counts_pictures=self._facts.counts_pictures)
+        kwargs |= processor_inputs(media, self._processor, counts_images=self._facts.counts_images)
         if slots:
             kwargs |= {"load_audio_from_video": True, "audio_from_video_indices": slots}
         try:

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from mmgrpo.errors import RolloutError, counted, explain
-from mmgrpo.policy.decoding import start_decoding
-from mmgrpo.policy.policy import Policy
+from mmgrpo.policy.model.decoding import start_decoding
+from mmgrpo.policy.model.policy import Policy
 from mmgrpo.rollout.sampling import Draw, draw, stream_keys, uniforms
 from mmgrpo.types import Completion, Group, Prompt, Sampling
 
@@ -104,7 +104,7 @@ class LocalEngine:
         if len(prompts) != len(counts) or any(c < 1 for c in counts):
             raise RolloutError(explain("Each prompt needs a count of at least one", got=f"{len(prompts)}, {counts}"))
         groups: list[Group] = []
-        with self.policy.writing():
+        with self.policy.generation_mode():
             for batch in _batches(counts, self.max_rows):
                 try:
                     groups += self._generate_batch([prompts[i] for i in batch], [counts[i] for i in batch], sampling)

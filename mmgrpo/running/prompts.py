@@ -16,7 +16,7 @@ from typing import Any
 
 from mmgrpo import media
 from mmgrpo.config.schema import Config
-from mmgrpo.contracts import FamilyFacts
+from mmgrpo.contracts import FamilyInfo
 from mmgrpo.data.cache import ContentCache
 from mmgrpo.data.content import key_of
 from mmgrpo.data.encoders import Encoders
@@ -26,7 +26,7 @@ from mmgrpo.media.limits import set_clip_limits
 from mmgrpo.media.plugins import load_adapters, open_adapters
 from mmgrpo.media.prompts import PromptBuilder
 from mmgrpo.media.remembered import Known, Memory, RememberedAdapters, parts_of, remember
-from mmgrpo.policy.policy import Policy
+from mmgrpo.policy.model.policy import Policy
 from mmgrpo.types import Prompt, Sample
 
 Encode = Callable[[Sample, int], Prompt]
@@ -35,7 +35,7 @@ _READERS = ("transformers", "torch", "torchvision", "numpy", "pillow", "av", "so
 
 
 def open_processor(
-    config: Config, processor: Any, facts: FamilyFacts, *, base: Path, memory: Memory | None = None
+    config: Config, processor: Any, facts: FamilyInfo, *, base: Path, memory: Memory | None = None
 ) -> PromptBuilder:
     """Tie a processor to the limits of the YAML.
 
@@ -51,7 +51,7 @@ def open_processor(
     if memory is not None:
         known, processor = Known(), copy.deepcopy(processor)
         adapters = RememberedAdapters(adapters, memory, known)
-        remember(processor, memory, known, one_by_one=facts.joined_one_by_one)
+        remember(processor, memory, known, one_by_one=facts.separable_kinds)
     return PromptBuilder(
         processor,
         facts=facts,
@@ -120,12 +120,12 @@ def open_encoder(
     """
     if not config.data.prefetch:
         return lambda sample, occurrence: processor.encode(sample, occurrence=occurrence)
-    make = partial(copied_maker, config, policy.processor, policy.facts, base=base, memory=memory)
+    make = partial(copied_maker, config, policy.processor, policy.family_info, base=base, memory=memory)
     return Encoders([make() for _ in range(config.data.prefetch)])
 
 
 def copied_maker(
-    config: Config, processor: Any, facts: FamilyFacts, *, base: Path, memory: Memory | None = None
+    config: Config, processor: Any, facts: FamilyInfo, *, base: Path, memory: Memory | None = None
 ) -> Encode:
     """Make prompts with a copy of a processor, which no other thread uses.
 

@@ -18,7 +18,7 @@ from mmgrpo.contracts import PromptSource, StopCondition
 from mmgrpo.data.templates import fill
 from mmgrpo.observe.progress import Progress
 from mmgrpo.parallel.strategy import Strategy
-from mmgrpo.policy.policy import Policy
+from mmgrpo.policy.model.policy import Policy
 from mmgrpo.training.build import build_warm_start_optimizer, warm_start_settings
 from mmgrpo.training.supervised import warm_start
 from mmgrpo.types import Prompt
@@ -58,7 +58,7 @@ class SupervisedStart:
             TrainingError: A loss or gradient is not finite.
         """
         settings, policy, loader = self._settings, self._policy, self._loader()
-        unfrozen = policy.unfrozen() if settings.unfreeze else nullcontext()
+        unfrozen = policy.all_parameters_trainable() if settings.unfreeze else nullcontext()
         every = min(50, max(1, settings.num_steps // 4))
         with unfrozen, self._progress.phase("warm start", settings.num_steps, every=every) as advance:
 

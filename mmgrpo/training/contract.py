@@ -1,4 +1,4 @@
-"""What this room needs of a policy. :class:`mmgrpo.policy.policy.Policy` has it; so does the tiny fake of the tests.
+"""What this room needs of a policy: ``Policy`` of ``mmgrpo.policy.model`` has it, and so has the fake of the tests.
 
 Knows no model.
 """

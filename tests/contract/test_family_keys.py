@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import mmgrpo
-from mmgrpo.policy.families.registry import _ALL
+from mmgrpo.policy.families.registry import all_families
 
 PACKAGE = Path(mmgrpo.__file__).resolve().parent
-KEYS = {key for family in _ALL.values() for key in family.keys}
+KEYS = {key for family in all_families() for key in family.keys}
 FILES = sorted(set(PACKAGE.rglob("*.py")) - set((PACKAGE / "policy" / "families").rglob("*.py")))
 
 

@@ -132,7 +132,7 @@ def test_a_forbidden_import_is_found(source, parts):
     [
         ("from mmgrpo import __version__", ("observe", "x")),
         ("from mmgrpo.types import Sample", ("contracts",)),
-        ("from mmgrpo.policy.layout import x\nfrom . import y", ("policy", "families", "x")),
+        ("from mmgrpo.policy.attention.layout import x\nfrom . import y", ("policy", "families", "x")),
         ("def f():\n    from mmgrpo import api", ("cli", "x")),
         ("def f():\n    import torch", ("data", "x")),
     ],

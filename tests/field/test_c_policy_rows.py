@@ -9,8 +9,8 @@ import torch
 from transformers import AutoProcessor
 
 from mmgrpo.config.model import Freeze, Lora, Model
-from mmgrpo.policy.merging import merge_adapter
-from mmgrpo.policy.policy import load_policy
+from mmgrpo.policy.model.merging import merge_adapter
+from mmgrpo.policy.model.policy import load_policy
 
 
 def move(policy, std=0.02):

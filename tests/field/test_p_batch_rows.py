@@ -22,8 +22,8 @@ from mmgrpo.data.feed import PromptFeed, Share
 from mmgrpo.data.samples import Samples
 from mmgrpo.data.sources import rows_from_python
 from mmgrpo.media.prompts import PromptBuilder
-from mmgrpo.policy.families.record import Key, join_inputs
-from mmgrpo.policy.families.registry import Facts, family_of
+from mmgrpo.policy.families.registry import family_of
+from mmgrpo.policy.families.spec import LoadedFamily, join_inputs
 from mmgrpo.types import Decoded, Prompt, Sample
 
 CPU = torch.device("cpu")
@@ -35,7 +35,7 @@ def tiny() -> SimpleNamespace:
     family = family_of("qwen2_5_vl")
     assert family.tiny is not None
     model, processor = family.tiny({}, 0)
-    facts = Facts(family=family, config=model.config)
+    facts = LoadedFamily(spec=family, config=model.config)
     return SimpleNamespace(
         model=model, processor=processor, family=family, facts=facts, builder=PromptBuilder(processor, facts=facts)
     )
@@ -130,7 +130,7 @@ def test_p08_tiles_of_each_micro_batch_are_those_of_its_rows(tiny: SimpleNamespa
             media=(Decoded(kind="image", data=Image.new("RGB", size)),),
         )
 
-    keys = {"tiles": Key(feeds="encoder", join="concat"), "tile_counts": Key(feeds="encoder", join="concat")}
+    keys = {"tiles": "concat", "tile_counts": "concat"}
     family = dataclasses.replace(tiny.family, keys=keys)
     prompts = [tiled(0, (100, 100)), tiled(1, (800, 200)), tiled(2, (100, 100)), tiled(3, (800, 200))]
     for order in itertools.permutations(prompts):

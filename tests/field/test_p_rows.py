@@ -12,7 +12,8 @@ from PIL import Image
 
 from mmgrpo.errors import ProcessorError
 from mmgrpo.media.prompts import PromptBuilder
-from mmgrpo.policy.families.registry import Facts, family_of
+from mmgrpo.policy.families.registry import family_of
+from mmgrpo.policy.families.spec import LoadedFamily
 from mmgrpo.types import Media, Sample
 
 DATA = Path(os.environ.get("MMGRPO_FIELD_DATA", "../shared/data")).absolute()
@@ -21,11 +22,11 @@ needs_files = pytest.mark.skipif(not CLEVR.is_file(), reason="MMGRPO_FIELD_DATA 
 
 
 @pytest.fixture(scope="module")
-def tiny() -> tuple[Any, Facts]:
+def tiny() -> tuple[Any, LoadedFamily]:
     family = family_of("qwen2_5_vl")
     assert family.tiny is not None
     model, processor = family.tiny({}, 0)
-    return processor, Facts(family=family, config=model.config)
+    return processor, LoadedFamily(spec=family, config=model.config)
 
 
 def counting(source: Any) -> Sample:

@@ -22,8 +22,9 @@ from mmgrpo.data.sources import rows_from_python
 from mmgrpo.errors import MediaError
 from mmgrpo.media.adapters import Adapters, built_in
 from mmgrpo.media.prompts import PromptBuilder
-from mmgrpo.policy.families.pixels import set_pixel_limits
-from mmgrpo.policy.families.registry import Facts, family_of
+from mmgrpo.policy.families.common import set_pixel_limits
+from mmgrpo.policy.families.registry import family_of
+from mmgrpo.policy.families.spec import LoadedFamily
 from mmgrpo.types import Media, Sample
 
 DATA = Path(os.environ.get("MMGRPO_FIELD_DATA", "../shared/data")).absolute()
@@ -49,12 +50,12 @@ def sample_of(source: Any) -> Sample:
     return Sample(id="0", messages=({"role": "user", "content": blocks},), media=media)
 
 
-def build(family: str, data: Data | None = None, **limits: int) -> tuple[PromptBuilder, Any, Facts]:
+def build(family: str, data: Data | None = None, **limits: int) -> tuple[PromptBuilder, Any, LoadedFamily]:
     record = family_of(family)
     assert record.tiny is not None
     model, processor = record.tiny({}, 0)
     set_pixel_limits(processor, limits.get("min_pixels"), limits.get("max_pixels"))
-    facts = Facts(family=record, config=model.config)
+    facts = LoadedFamily(spec=record, config=model.config)
     return (
         PromptBuilder(processor, facts=facts, adapters=Adapters(built_in(data, processor=processor))),
         processor,
@@ -132,7 +133,7 @@ def test_p10_fast_and_slow_processors_agree(size: tuple[int, int]):
 def test_p10_limits_are_saved_with_the_processor(tmp_path: Path):
     from transformers import AutoProcessor
 
-    from mmgrpo.policy.policy import load_policy
+    from mmgrpo.policy.model.policy import load_policy
 
     policy = load_policy(Model(name="tiny:qwen2_5_vl", device="cpu", max_pixels=50_176, min_pixels=3136))
     policy.processor.save_pretrained(tmp_path)

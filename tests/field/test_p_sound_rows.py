@@ -18,7 +18,8 @@ from torchaudio.functional import resample
 from mmgrpo.errors import ProcessorError
 from mmgrpo.media.decode import decode
 from mmgrpo.media.prompts import PromptBuilder
-from mmgrpo.policy.families.registry import Facts, family_of
+from mmgrpo.policy.families.registry import family_of
+from mmgrpo.policy.families.spec import LoadedFamily
 from mmgrpo.types import Media, Sample
 
 DATA = Path(os.environ.get("MMGRPO_FIELD_DATA", "../shared/data")).absolute()
@@ -98,7 +99,7 @@ def test_p03_a_prompt_is_never_cut_inside_a_sound(family: str):
     record = family_of(family)
     assert record.tiny is not None
     model, processor = record.tiny({}, 0)
-    facts = Facts(family=record, config=model.config)
+    facts = LoadedFamily(spec=record, config=model.config)
     media = tuple(Media(kind="audio", source=AUDIO / "jfk.flac", name=f"jfk {i}") for i in range(2))
     blocks = [{"type": "audio"}, {"type": "audio"}, {"type": "text", "text": "Are they the same?"}]
     sample = Sample(id="row-0", messages=({"role": "user", "content": blocks},), media=media)

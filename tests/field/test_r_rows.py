@@ -50,7 +50,7 @@ def test_r05_cutting_the_distribution_does_not_bias_the_ratio(cut, ratios):
 
 def test_r11_importing_the_package_and_its_engine_leaves_cuda_untouched():
     code = (
-        "import torch, mmgrpo, mmgrpo.rollout.local, mmgrpo.policy.policy;"
+        "import torch, mmgrpo, mmgrpo.rollout.local, mmgrpo.policy.model.policy;"
         "assert not torch.cuda.is_initialized(), 'CUDA was initialised';"
         "torch.cuda.is_available(); print(torch.cuda.is_initialized())"
     )

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mmgrpo.policy import partial, plan
+from mmgrpo.policy.attention import interface, prefix
 from mmgrpo.rollout.local import LocalEngine, end_tokens
 from mmgrpo.types import Batch, Sampling, Segment
 
@@ -92,7 +92,7 @@ def test_recorded_logprobs_are_the_trainers_without_kernels_for_parts_of_attenti
     tiny_policy, three_prompts, monkeypatch
 ):
     """As on a device whose kernels do not tell their log-sum-exp."""
-    for module in (partial, plan):
+    for module in (interface, prefix):
         monkeypatch.setattr(module, "has_kernels", lambda device: False)
     policy = tiny_policy()
     sampling = Sampling(max_completion_length=24, stop=STOPS, seed=1)

@@ -9,7 +9,7 @@ from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl as modeling
 
 from mmgrpo.config.model import Freeze, Model
 from mmgrpo.grpo.objective import Objective
-from mmgrpo.policy.policy import load_policy
+from mmgrpo.policy.model.policy import load_policy
 from mmgrpo.training.optimizer import Optimizer, OptimizerSettings
 from mmgrpo.training.packing import pack
 from mmgrpo.training.schedule import Schedule

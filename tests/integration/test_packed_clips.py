@@ -13,7 +13,7 @@ from mmgrpo.config.data import Data, VideoLimits
 from mmgrpo.media.adapters import Adapters, built_in
 from mmgrpo.media.limits import set_clip_limits
 from mmgrpo.media.prompts import PromptBuilder
-from mmgrpo.policy.plain import plain_logprobs
+from mmgrpo.policy.model.plain import plain_logprobs
 from mmgrpo.rollout.local import LocalEngine
 from mmgrpo.types import Batch, Media, Sample, Sampling, Segment
 
@@ -31,7 +31,7 @@ def encode():
         data = Data(video=VideoLimits(fps=2.0, min_pixels=784, max_pixels=6272))
         set_clip_limits(policy.processor, data.video)
         adapters = Adapters(built_in(data, processor=policy.processor))
-        builder = PromptBuilder(policy.processor, facts=policy.facts, adapters=adapters)
+        builder = PromptBuilder(policy.processor, facts=policy.family_info, adapters=adapters)
         blocks = [*({"type": m.kind} for m in media), {"type": "text", "text": "How often does it blink?"}]
         return builder.encode(Sample(id=sample_id, messages=({"role": "user", "content": blocks},), media=media))
 

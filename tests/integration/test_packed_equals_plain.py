@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from mmgrpo.config.model import Freeze, Lora
-from mmgrpo.policy import forward, plan
-from mmgrpo.policy.compat import media_base
-from mmgrpo.policy.plain import plain_inputs, plain_logprobs
+from mmgrpo.policy.attention import blocks
+from mmgrpo.policy.model import forward
+from mmgrpo.policy.model.plain import plain_inputs, plain_logprobs
+from mmgrpo.policy.patches import media_base
 from mmgrpo.rollout.local import LocalEngine
 from mmgrpo.types import Sampling
 
@@ -171,16 +172,16 @@ def test_recomputing_activations_changes_nothing(family, tune, layout, tiny_poli
         assert all(".lora_" in name for name in found[0])
 
 
-@pytest.mark.parametrize("form", ["joined", "apart"])
+@pytest.mark.parametrize("form", ["grouped", "per_completion"])
 @pytest.mark.parametrize("family", SHARED)
 def test_both_forms_of_attention_are_exact(family, form, tiny_policy, batch_of, monkeypatch):
     """Those of devices whose kernels do not tell their log-sum-exp."""
     used = set()
-    monkeypatch.setattr(forward, "build_plan", plan.block_plan)
-    for name in ("joined", "apart"):
-        block = getattr(plan, f"_{name}_block")
-        monkeypatch.setattr(plan, f"_{name}_block", lambda spans, b=block, n=name: used.add(n) or b(spans))
-    monkeypatch.setattr(plan, "_joined_is_cheaper", lambda span: form == "joined")
+    monkeypatch.setattr(forward, "build_plan", blocks.block_plan)
+    for name in ("grouped", "per_completion"):
+        block = getattr(blocks, f"_{name}_block")
+        monkeypatch.setattr(blocks, f"_{name}_block", lambda spans, b=block, n=name: used.add(n) or b(spans))
+    monkeypatch.setattr(blocks, "_grouped_is_cheaper", lambda span: form == "grouped")
     policy = tiny_policy(family)
     assert_equal(policy, batch_of(policy, "mixed"), temperature=1.0)
     assert used == {form}

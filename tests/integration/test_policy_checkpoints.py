@@ -13,7 +13,7 @@ from mmgrpo.config.model import Freeze, Lora, Model
 from mmgrpo.config.rollout import Rollout
 from mmgrpo.config.train import Train
 from mmgrpo.errors import CheckpointError
-from mmgrpo.policy.policy import load_policy
+from mmgrpo.policy.model.policy import load_policy
 from mmgrpo.training.build import build_optimizer, update_settings
 from mmgrpo.training.checkpoint import Progress, load, save
 from mmgrpo.training.packing import pack

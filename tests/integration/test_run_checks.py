@@ -18,7 +18,7 @@ from PIL import ImageStat
 from mmgrpo import assemble
 from mmgrpo.errors import MmgrpoError, ProcessorError, RolloutError, TrainingError
 from mmgrpo.policy.families import qwen_vl
-from mmgrpo.policy.forward import PackedForward
+from mmgrpo.policy.model.forward import PackedForward
 from mmgrpo.rollout import local
 from mmgrpo.rollout.local import LocalEngine
 from mmgrpo.training.whole import whole_checkpoints

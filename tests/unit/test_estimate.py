@@ -8,7 +8,7 @@ import torch
 from mmgrpo.config.load import load_config
 from mmgrpo.config.model import Lora, Model
 from mmgrpo.estimate import ModelSizes, Speed, estimate, measure, sizes_of
-from mmgrpo.policy.sizing import outline_of
+from mmgrpo.policy.model.loading import load_outline
 
 SIZES = ModelSizes(parameters=1000, trainable=400, layers=2, width=10, vocabulary=50, cache_values=8)
 SPEED = Speed(device="cpu", flops=1e6, bytes=1e5, measured=False)
@@ -50,7 +50,7 @@ def test_what_saves_memory_or_time_shows():
 
 def test_sizes_are_those_of_the_model():
     settings = Model(name="tiny:qwen2_5_vl")
-    outline = outline_of(settings)
+    outline = load_outline(settings)
     sizes = sizes_of(outline.model, outline.family, settings)
     assert sizes.parameters == sum(p.numel() for p in outline.model.parameters())
     assert 0 < sizes.trainable < sizes.parameters, "the encoder is frozen unless said otherwise"

@@ -13,14 +13,13 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mmgrpo.errors import ProcessorError, explain
-from mmgrpo.policy.families.embedding import features_of
-from mmgrpo.policy.families.pixels import set_pixel_limits
+from mmgrpo.policy.families.common import features_of, set_pixel_limits
 from mmgrpo.policy.families.qwen_vl import PARTS, VISUAL_KEYS, count_visual_features, mrope_positions
-from mmgrpo.policy.families.record import Encoded, Family, join_inputs
-from mmgrpo.policy.families.tiny import build_tokenizer, chat_template, decoder_sizes, initialise, merged
+from mmgrpo.policy.families.spec import EncodedPrompt, FamilySpec
+from mmgrpo.policy.families.tiny.whole_images import tiny_glm
 from mmgrpo.types import Prompt
 
 _KINDS = {
@@ -28,33 +27,13 @@ _KINDS = {
     2: ("pixel_values_videos", "video_grid_thw", "get_video_features"),
 }
 """By what ``mm_token_type_ids`` calls the tokens of a kind."""
-_SPECIAL = {
-    "image_token": "<|image|>",
-    "video_token": "<|video|>",
-    "image_start_token": "<|begin_of_image|>",
-    "image_end_token": "<|end_of_image|>",
-    "video_start_token": "<|begin_of_video|>",
-    "video_end_token": "<|end_of_video|>",
-}
-_TINY_SIZES = {
-    "hidden_size": 128,
-    "intermediate_size": 256,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vision_hidden_size": 96,
-    "vision_intermediate_size": 192,
-    "vision_depth": 2,
-    "vision_num_heads": 4,
-}
 
 
-def _encode(model: Any, prompts: Sequence[Prompt]) -> list[Encoded]:
+def _encode_media(model: Any, prompts: Sequence[Prompt], inputs: Mapping[str, Any]) -> list[EncodedPrompt]:
     """Embed all prompts: one call of the encoder per kind."""
     _refuse_mixed(prompts)
     embed = model.get_input_embeddings()
     device = embed.weight.device
-    inputs = join_inputs(_BY_NAME[model.config.model_type], prompts, device)
     types = torch.cat([_types(prompt) for prompt in prompts]).to(device)
     embeddings = embed(torch.cat([p.token_ids for p in prompts]).to(device))
     for number, (pixels, grid, method) in _KINDS.items():
@@ -63,7 +42,7 @@ def _encode(model: Any, prompts: Sequence[Prompt]) -> list[Encoded]:
             mask = (types == number)[:, None]
             embeddings = embeddings.masked_scatter(mask, features_of(output).to(embeddings.dtype))
     return [
-        Encoded(embeddings=e, positions=mrope_positions(model, p).to(device))
+        EncodedPrompt(embeddings=e, positions=mrope_positions(model, p).to(device))
         for e, p in zip(embeddings.split([len(p.token_ids) for p in prompts]), prompts, strict=True)
     ]
 
@@ -96,57 +75,8 @@ def _count_features(prompt: Prompt, config: Any) -> Mapping[str, int]:
     return dict.fromkeys(counts, sum(counts.values()))
 
 
-def _processor(brand: str) -> Any:
-    import transformers
-
-    return getattr(transformers, f"{brand}Processor")(
-        image_processor=getattr(transformers, f"{brand}ImageProcessor")(),
-        tokenizer=build_tokenizer(*_SPECIAL.values(), named=_SPECIAL),
-        video_processor=getattr(transformers, f"{brand}VideoProcessor")(),
-        chat_template=chat_template(
-            image="<|begin_of_image|><|image|><|end_of_image|>", video="<|begin_of_video|><|video|><|end_of_video|>"
-        ),
-    )
-
-
-def _text(size: Mapping[str, int], tokenizer: Any) -> dict[str, Any]:
-    """Half of each head turns, and its frequencies are split as in the real model: 1/4 time, 3/8 height, 3/8 width."""
-    turning = size["hidden_size"] // size["num_attention_heads"] // 4
-    side = (turning - turning // 4) // 2
-    rope = {
-        "rope_type": "default",
-        "rope_theta": 10000.0,
-        "partial_rotary_factor": 0.5,
-        "mrope_section": [turning - 2 * side, side, side],
-    }
-    return {"model_type": "glm4v_text", **decoder_sizes(size, tokenizer), "rope_parameters": rope}
-
-
-def _twin(brand: str, sizes: Mapping[str, int], seed: int) -> tuple[nn.Module, Any]:
-    """Build a twin with the real patch, merge and pixel rules, so that token counts are true."""
-    import transformers
-
-    size = merged(_TINY_SIZES, sizes)
-    processor = _processor(brand)
-    vision = {
-        "model_type": "glm4v_vision",
-        "depth": size["vision_depth"],
-        "hidden_size": size["vision_hidden_size"],
-        "intermediate_size": size["vision_intermediate_size"],
-        "num_heads": size["vision_num_heads"],
-        "out_hidden_size": size["hidden_size"],
-    }
-    config = getattr(transformers, f"{brand}Config")(
-        text_config=_text(size, processor.tokenizer),
-        vision_config=vision,
-        tie_word_embeddings=True,
-        **{f"{name}_id": processor.tokenizer.convert_tokens_to_ids(token) for name, token in _SPECIAL.items()},
-    )
-    return initialise(getattr(transformers, f"{brand}ForConditionalGeneration"), config, processor, seed), processor
-
-
-def _family(name: str, brand: str) -> Family:
-    return Family(
+def _family(name: str, brand: str) -> FamilySpec:
+    return FamilySpec(
         name=name,
         kinds=frozenset({"image", "video"}),
         parts={**PARTS, "projector": ("model.visual.merger.", "model.visual.downsample.")},
@@ -154,14 +84,13 @@ def _family(name: str, brand: str) -> Family:
         decoder="model.language_model",
         axes=3,
         layout="packed",
-        encode=_encode,
+        encode_media=_encode_media,
         media_tokens=_media_tokens,
         count_features=_count_features,
         set_pixel_limits=partial(set_pixel_limits, counted=2),
-        tiny=partial(_twin, brand),
+        tiny=partial(tiny_glm, brand),
     )
 
 
 FAMILIES = (_family("glm4v", "Glm4v"), _family("glm46v", "Glm46V"))
 """The records of this file."""
-_BY_NAME = {family.name: family for family in FAMILIES}

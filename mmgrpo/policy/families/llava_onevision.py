@@ -9,45 +9,28 @@ Source: LLaVA-OneVision, arXiv:2408.03326, section 3.2.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from mmgrpo.policy.families.embedding import encode_on_one_axis, features_of
-from mmgrpo.policy.families.record import Encoded, Family, Key, join_inputs
-from mmgrpo.policy.families.tiny import build_tokenizer, chat_template, decoder_sizes, initialise, merged
+from mmgrpo.policy.families.common import encode_on_one_axis, features_of
+from mmgrpo.policy.families.spec import EncodedPrompt, FamilySpec, Join
+from mmgrpo.policy.families.tiny.tiled_images import tiny_llava_onevision
 from mmgrpo.types import Prompt
 
-_KEYS = {
-    "pixel_values": Key(feeds="encoder", join="list"),  # each prompt's tiles are padded to its own largest number
-    "image_sizes": Key(feeds="encoder", join="concat"),
-    "batch_num_images": Key(feeds="encoder", join="concat"),
-    "pixel_values_videos": Key(feeds="encoder", join="list"),
-}
-_SPECIAL = {"image_token": "<image>", "video_token": "<video>"}
-_TINY_SIZES = {
-    "hidden_size": 128,
-    "intermediate_size": 256,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vision_hidden_size": 96,
-    "vision_intermediate_size": 192,
-    "vision_depth": 2,
-    "vision_num_heads": 4,
-    "image_size": 384,
-    "patch_size": 14,
-    "tiles_per_side": 6,
+_KEYS: dict[str, Join] = {
+    "pixel_values": "list",  # each prompt's tiles are padded to its own largest number
+    "image_sizes": "concat",
+    "batch_num_images": "concat",
+    "pixel_values_videos": "list",
 }
 
 
-def _encode(model: Any, prompts: Sequence[Prompt]) -> list[Encoded]:
+def _encode_media(model: Any, prompts: Sequence[Prompt], inputs: Mapping[str, Any]) -> list[EncodedPrompt]:
     """Embed all prompts: one call of the encoder for all tiles, and one for all frames."""
-    inputs = join_inputs(FAMILY, prompts, model.get_input_embeddings().weight.device)
     features = {}
     if "pixel_values" in inputs:
         counts = _tiles(inputs["image_sizes"], inputs["batch_num_images"], model.config)
@@ -119,67 +102,24 @@ def _packed_count(sizes: Tensor, tiles: Sequence[int], config: Any) -> int:
     return sum(map(len, packed))
 
 
-def _processor(size: Mapping[str, int], grids: list[list[int]]) -> Any:
-    from transformers import LlavaOnevisionImageProcessor, LlavaOnevisionProcessor, LlavaOnevisionVideoProcessor
-
-    edge = {"height": size["image_size"], "width": size["image_size"]}
-    return LlavaOnevisionProcessor(
-        image_processor=LlavaOnevisionImageProcessor(size=edge, image_grid_pinpoints=grids),
-        tokenizer=build_tokenizer(*_SPECIAL.values(), named=_SPECIAL),
-        video_processor=LlavaOnevisionVideoProcessor(size=edge),
-        num_image_tokens=(size["image_size"] // size["patch_size"]) ** 2,
-        vision_feature_select_strategy="full",
-        chat_template=chat_template(image="<image>\n", video="<video>\n"),
-    )
-
-
-def _tiny(sizes: Mapping[str, int], seed: int) -> tuple[nn.Module, Any]:
-    """LLaVA-OneVision with its tiles of 384 pixels, 729 features each, in grids of up to 6 x 6."""
-    from transformers import LlavaOnevisionConfig, LlavaOnevisionForConditionalGeneration
-
-    size = merged(_TINY_SIZES, sizes)
-    edges = [size["image_size"] * n for n in range(1, size["tiles_per_side"] + 1)]
-    grids = [list(grid) for grid in product(edges, edges)]
-    processor = _processor(size, grids)
-    vision = {
-        "model_type": "siglip_vision_model",
-        "hidden_size": size["vision_hidden_size"],
-        "intermediate_size": size["vision_intermediate_size"],
-        "num_hidden_layers": size["vision_depth"],
-        "num_attention_heads": size["vision_num_heads"],
-        "image_size": size["image_size"],
-        "patch_size": size["patch_size"],
-        "vision_use_head": False,
-    }
-    config = LlavaOnevisionConfig(
-        vision_config=vision,
-        text_config={"model_type": "qwen2", "tie_word_embeddings": True, **decoder_sizes(size, processor.tokenizer)},
-        image_token_index=processor.image_token_id,
-        video_token_index=processor.video_token_id,
-        image_grid_pinpoints=grids,
-        tie_word_embeddings=True,
-    )
-    return initialise(LlavaOnevisionForConditionalGeneration, config, processor, seed), processor
-
-
-FAMILY = Family(
-    name="llava_onevision",
-    kinds=frozenset({"image", "video"}),
-    parts={
-        "vision": ("model.vision_tower.",),
-        "projector": ("model.multi_modal_projector.", "model.image_newline"),
-        "language": ("model.language_model.", "lm_head."),
-    },
-    keys=_KEYS,
-    decoder="model.language_model",
-    axes=1,
-    layout="packed",
-    encode=_encode,
-    media_tokens=lambda config: {"image": (config.image_token_id,), "video": (config.video_token_id,)},
-    count_features=_count_features,
-    counts_pictures=True,
-    tiny=_tiny,
+FAMILIES = (
+    FamilySpec(
+        name="llava_onevision",
+        kinds=frozenset({"image", "video"}),
+        parts={
+            "vision": ("model.vision_tower.",),
+            "projector": ("model.multi_modal_projector.", "model.image_newline"),
+            "language": ("model.language_model.", "lm_head."),
+        },
+        keys=_KEYS,
+        decoder="model.language_model",
+        axes=1,
+        layout="packed",
+        encode_media=_encode_media,
+        media_tokens=lambda config: {"image": (config.image_token_id,), "video": (config.video_token_id,)},
+        count_features=_count_features,
+        counts_images=True,
+        tiny=tiny_llava_onevision,
+    ),
 )
-"""The record."""
-FAMILIES = (FAMILY,)
 """The records of this file."""

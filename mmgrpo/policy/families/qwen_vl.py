@@ -1,48 +1,52 @@
-"""Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5: M-RoPE on three axes, a window-merging picture and video encoder.
+"""Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5: M-RoPE on three axes, a window-merging image and video encoder.
 
 Most layers of Qwen3.5 carry a state from token to token (gated delta rule) instead of attending: a group shares no
-attention (``rows``), while pictures still pass the encoder once per prompt.
+attention (``unpacked``), while images still pass the encoder once per prompt.
 
-Source: Qwen2-VL, arXiv:2409.12191, section 2.1 (M-RoPE); Qwen3-VL adds deepstack features to the first layers.
+transformers 5.3 and later let the text after a video begin at the larger side of a frame, inside the time of the
+video, while its ``generate`` goes on behind the largest position. The checkpoints were trained, and other engines run,
+with one rule for both: whatever follows begins at the largest position so far plus one.
+
+Source: Qwen2-VL, arXiv:2409.12191, section 2.1 (M-RoPE); Qwen2.5-VL, arXiv:2502.13923, section 2.1.2; Qwen3-VL adds
+deepstack features to the first layers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import groupby
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mmgrpo.policy.compat import joined
-from mmgrpo.policy.families.mrope import after_videos, timed
-from mmgrpo.policy.families.pixels import set_pixel_limits
-from mmgrpo.policy.families.qwen3_vl_tiny import tiny_qwen3_5, tiny_qwen3_vl
-from mmgrpo.policy.families.qwen_vl_tiny import tiny_qwen2_5_vl, tiny_qwen2_vl
-from mmgrpo.policy.families.record import Encoded, Family, Key, Layout, Placed, join_inputs
+from mmgrpo.policy.families.common import embed_prompts, set_pixel_limits
+from mmgrpo.policy.families.spec import EncodedPrompt, FamilySpec, Join, Layout, PlacedPrompt
+from mmgrpo.policy.families.tiny.qwen import tiny_qwen2_5_vl, tiny_qwen2_vl, tiny_qwen3_5, tiny_qwen3_vl
+from mmgrpo.policy.patches import concatenate
 from mmgrpo.types import Prompt
 
-VISUAL_KEYS = {
-    "pixel_values": Key(feeds="encoder", join="concat"),
-    "image_grid_thw": Key(feeds="encoder", join="concat"),
-    "pixel_values_videos": Key(feeds="encoder", join="concat"),
-    "video_grid_thw": Key(feeds="encoder", join="concat"),
-    "second_per_grid_ts": Key(feeds="language", join="concat"),
-    "mm_token_type_ids": Key(feeds="language", join="tokens"),
+VISUAL_KEYS: dict[str, Join] = {
+    "pixel_values": "concat",
+    "image_grid_thw": "concat",
+    "pixel_values_videos": "concat",
+    "video_grid_thw": "concat",
+    "second_per_grid_ts": "concat",
+    "mm_token_type_ids": "tokens",
 }
-"""Keys of pictures and videos, which all Qwen families share."""
+"""Keys of images and videos, which all Qwen families share."""
 PARTS = {
     "vision": ("model.visual.",),
     "projector": ("model.visual.merger.", "model.visual.deepstack_merger_list."),
     "language": ("model.language_model.", "lm_head."),
 }
-_MOST_POSITIONS = 2048
-_KNOWN_POSITIONS: WeakKeyDictionary[Any, dict[Any, Tensor]] = WeakKeyDictionary()
+_MAX_CACHED_POSITIONS = 2048
+_CACHED_POSITIONS: WeakKeyDictionary[Any, dict[Any, Tensor]] = WeakKeyDictionary()
 """By model, held weakly: a policy that is dropped must not stay in memory for its positions."""
-FEATURES = {
+_FEATURES = {
     "image": ("pixel_values", "image_grid_thw", "get_image_features", "image_token_id"),
     "video": ("pixel_values_videos", "video_grid_thw", "get_video_features", "video_token_id"),
 }
@@ -54,54 +58,68 @@ def _media_tokens(config: Any) -> Mapping[str, tuple[int, ...]]:
 
 
 def count_visual_features(prompt: Prompt, config: Any) -> Mapping[str, int]:
-    """Features of a prompt's pictures and videos."""
+    """Features of a prompt's images and videos."""
     merge = config.vision_config.spatial_merge_size**2
     counts = {}
-    for kind, (_, grid, _, _) in FEATURES.items():
+    for kind, (_, grid, _, _) in _FEATURES.items():
         sizes = prompt.model_inputs.get(grid)
         counts[kind] = 0 if sizes is None else int(torch.as_tensor(sizes).prod(-1).sum()) // merge
     return counts
 
 
-def _encode(model: Any, prompts: Sequence[Prompt]) -> list[Encoded]:
-    """Embed all prompts in one pass: one call of the encoder per kind, features scattered over placeholders."""
-    embed = model.get_input_embeddings()
-    device = embed.weight.device
-    ids = torch.cat([p.token_ids for p in prompts]).to(device)
-    embeddings = embed(ids)
-    inputs = join_inputs(_BY_NAME[model.config.model_type], prompts, device)
-    visual = torch.zeros_like(ids, dtype=torch.bool)
+def encode_visual(
+    base: Any, config: Any, prompts: Sequence[Prompt], inputs: Mapping[str, Any]
+) -> tuple[dict[int, Float[Tensor, "_ D"]], list[dict[str, Tensor]]]:
+    """Run the encoder over the images of all prompts in one call, and over their videos in another.
+
+    Args:
+        base: What has the encoder.
+        config: The model's config.
+        prompts: In order.
+        inputs: Their joined keys.
+
+    Returns:
+        Features by placeholder id, and for each prompt what its inner layers feed to the decoder, if they do.
+    """
+    features: dict[int, Tensor] = {}
+    visual: Tensor | None = None
     deep: Tensor | None = None
-    for pixels, grid, method, token in FEATURES.values():
+    for pixels, grid, method, token in _FEATURES.values():
         if inputs.get(pixels) is None:
             continue
-        output = getattr(model.model, method)(inputs[pixels], inputs[grid], return_dict=True)
-        features = joined(output.pooler_output).to(embeddings.dtype)
-        mask = ids == getattr(model.config, token)
-        embeddings = embeddings.masked_scatter(mask[:, None], features)
-        visual = visual | mask
+        output = getattr(base, method)(inputs[pixels], inputs[grid], return_dict=True)
+        features[getattr(config, token)] = concatenate(output.pooler_output)
         deepstack = getattr(output, "deepstack_features", None)
         if deepstack is not None:
-            deep = scatter_deepstack(deep, torch.stack([joined(layer) for layer in deepstack]), mask)
+            layers = torch.stack([concatenate(layer) for layer in deepstack])
+            mask = torch.cat([p.token_ids for p in prompts]).to(layers.device) == getattr(config, token)
+            visual = mask if visual is None else visual | mask
+            deep = _scatter_deepstack(deep, layers, mask)
+    if visual is None or deep is None:
+        return features, [{} for _ in prompts]
     lengths = [len(p.token_ids) for p in prompts]
-    extras = [{} for _ in prompts]
-    if deep is not None:
-        masks, layers = visual.split(lengths), deep.split(lengths, dim=1)
-        extras = [{"visual": m, "deepstack": d[:, m]} for m, d in zip(masks, layers, strict=True)]
-    return [
-        Encoded(embeddings=e, positions=mrope_positions(model, p).to(device), extras=x)
-        for p, e, x in zip(prompts, embeddings.split(lengths), extras, strict=True)
-    ]
+    split = zip(visual.split(lengths), deep.split(lengths, dim=1), strict=True)
+    return features, [{"visual": mask, "deepstack": layers[:, mask]} for mask, layers in split]
 
 
-def scatter_deepstack(deep: Tensor | None, features: Tensor, mask: Tensor) -> Tensor:
-    """Put features of inner layers, ``[layers, F, D]``, where their placeholders stand among all tokens."""
+def _scatter_deepstack(
+    deep: Float[Tensor, "layers T D"] | None, features: Float[Tensor, "layers F D"], mask: Bool[Tensor, "T"]
+) -> Float[Tensor, "layers T D"]:
+    """Put features of inner layers where their placeholders stand among all tokens."""
     if deep is None:
         deep = features.new_zeros(features.shape[0], len(mask), features.shape[-1])
     return deep.masked_scatter(mask[None, :, None].expand_as(deep), features)
 
 
-def deepstack_inputs(placed: Sequence[Placed], shape: tuple[int, int]) -> dict[str, Any]:
+def _encode_media(model: Any, prompts: Sequence[Prompt], inputs: Mapping[str, Any]) -> list[EncodedPrompt]:
+    features, extras = encode_visual(model.model, model.config, prompts, inputs)
+    return [
+        EncodedPrompt(embeddings=e, positions=mrope_positions(model, p).to(e.device), extras=x)
+        for p, e, x in zip(prompts, embed_prompts(model, prompts, features), extras, strict=True)
+    ]
+
+
+def deepstack_inputs(placed: Sequence[PlacedPrompt], shape: tuple[int, int]) -> dict[str, Any]:
     """Deepstack features of Qwen3-VL, in the order of the input's visual tokens."""
     deep = [p.encoded.extras["deepstack"] for p in placed if "deepstack" in p.encoded.extras]
     if not deep:
@@ -119,12 +137,12 @@ def mrope_positions(model: Any, prompt: Prompt) -> Int[Tensor, "3 P"]:
     types = prompt.model_inputs.get("mm_token_type_ids")
     if types is None or not bool(torch.as_tensor(types).any()):
         return torch.arange(len(prompt.token_ids)).expand(3, -1)
-    grids = tuple(_frozen(prompt.model_inputs.get(k)) for k in ("image_grid_thw", "video_grid_thw"))
-    seconds = _frozen(prompt.model_inputs.get("second_per_grid_ts"))
+    grids = tuple(_as_tuples(prompt.model_inputs.get(k)) for k in ("image_grid_thw", "video_grid_thw"))
+    seconds = _as_tuples(prompt.model_inputs.get("second_per_grid_ts"))
     return _mrope(model.model, tuple(torch.as_tensor(types).reshape(-1).tolist()), grids, seconds)
 
 
-def _frozen(value: Any) -> Any:
+def _as_tuples(value: Any) -> Any:
     if value is None:
         return None
     rows = torch.as_tensor(value).tolist()
@@ -132,28 +150,28 @@ def _frozen(value: Any) -> Any:
 
 
 def _mrope(base: Any, types: tuple[int, ...], grids: tuple[Any, Any], seconds: Any) -> Int[Tensor, "3 P"]:
-    """Positions by transformers' rule, remembered: pictures of one size share them, and the rule is a Python loop."""
-    known = _KNOWN_POSITIONS.setdefault(base, {})
+    """Positions by transformers' rule, cached: images of one size share them, and the rule is a Python loop."""
+    cached = _CACHED_POSITIONS.setdefault(base, {})
     key = (types, grids, seconds)
-    if key not in known:
-        if len(known) >= _MOST_POSITIONS:
-            known.clear()
-        known[key] = _mrope_anew(base, types, grids, seconds)
-    return known[key]
+    if key not in cached:
+        if len(cached) >= _MAX_CACHED_POSITIONS:
+            cached.clear()
+        cached[key] = _compute_mrope(base, types, grids, seconds)
+    return cached[key]
 
 
-def _mrope_anew(base: Any, types: tuple[int, ...], grids: tuple[Any, Any], seconds: Any) -> Int[Tensor, "3 P"]:
+def _compute_mrope(base: Any, types: tuple[int, ...], grids: tuple[Any, Any], seconds: Any) -> Int[Tensor, "3 P"]:
     images, videos = (None if g is None else torch.tensor(g) for g in grids)
     ids = torch.zeros(1, len(types), dtype=torch.long)
     arguments = {"image_grid_thw": images, "video_grid_thw": videos}
     if seconds is not None:
         arguments["second_per_grid_ts"] = torch.ones(len(seconds))
-    found, _ = base.get_rope_index(ids, mm_token_type_ids=torch.tensor(types)[None], **arguments)
+    counted, _ = base.get_rope_index(ids, mm_token_type_ids=torch.tensor(types)[None], **arguments)
     base.rope_deltas = None
-    positions = found[:, 0]
+    positions = counted[:, 0]
     if seconds is not None:
-        positions = timed(positions, types, seconds, base.config.vision_config.tokens_per_second)
-    return after_videos(positions, types)
+        positions = scale_video_times(positions, types, seconds, base.config.vision_config.tokens_per_second)
+    return resume_after_videos(positions, types)
 
 
 def _row_positions(model: Any, prompt: Prompt, length: int) -> Int[Tensor, "3 1 L"] | None:
@@ -165,8 +183,69 @@ def _row_positions(model: Any, prompt: Prompt, length: int) -> Int[Tensor, "3 1 
     return torch.cat([positions, more.expand(3, -1)], dim=1)[:, None]
 
 
-def _family(name: str, tiny: Any, layout: Layout = "packed") -> Family:
-    return Family(
+def resume_after_videos(positions: Int[Tensor, "3 P"], types: tuple[int, ...]) -> Int[Tensor, "3 P"]:
+    """Move what follows a video behind it.
+
+    Args:
+        positions: As transformers counts them.
+        types: What each token is: 0 text, 1 image, 2 video.
+
+    Returns:
+        Positions in which each stretch begins at the largest one before it plus one; the same where no video lasts
+        longer than its frames are wide.
+
+    Example:
+        >>> import torch
+        >>> resume_after_videos(torch.tensor([[0, 1, 9, 2], [0, 1, 1, 2], [0, 1, 1, 2]]), (0, 2, 2, 0))[:, 3]
+        tensor([10, 10, 10])
+    """
+    moved = positions.clone()
+    start, shift, largest = 0, 0, -1
+    for _, run in groupby(types):
+        end = start + len(list(run))
+        shift = max(shift, largest + 1 - int(positions[:, start].min()))
+        moved[:, start:end] += shift
+        largest = max(largest, int(moved[:, start:end].max()))
+        start = end
+    return moved
+
+
+def scale_video_times(
+    positions: Int[Tensor, "3 P"], types: tuple[int, ...], seconds: Sequence[float], per_second: float
+) -> Int[Tensor, "3 P"]:
+    """Give each video its own time between grid steps, from positions that were counted with one second for all.
+
+    transformers before 5.20 cuts the seconds down to whole ones; counting them here is right under every version.
+
+    Args:
+        positions: As transformers counts them with one second per grid step.
+        types: What each token is: 0 text, 1 image, 2 video.
+        seconds: Of each video, between two grid steps.
+        per_second: Positions per second (``vision_config.tokens_per_second``).
+
+    Returns:
+        Positions whose time axis runs at each video's own pace.
+
+    Example:
+        >>> import torch
+        >>> scale_video_times(torch.tensor([[0, 4, 8], [0, 0, 0], [0, 0, 0]]), (2, 2, 2), [0.5], 4)[0]
+        tensor([0, 2, 4])
+    """
+    paced = positions.clone()
+    pace = iter(seconds)
+    start = 0
+    for kind, run in groupby(types):
+        end = start + len(list(run))
+        if kind == 2:
+            begin = positions[0, start]
+            steps = (positions[0, start:end] - begin) / per_second
+            paced[0, start:end] = begin + (steps * (per_second * next(pace))).long()
+        start = end
+    return paced
+
+
+def _family(name: str, tiny: Any, layout: Layout = "packed") -> FamilySpec:
+    return FamilySpec(
         name=name,
         kinds=frozenset({"image", "video"}),
         parts=PARTS,
@@ -174,7 +253,7 @@ def _family(name: str, tiny: Any, layout: Layout = "packed") -> Family:
         decoder="model.language_model",
         axes=3,
         layout=layout,
-        encode=_encode,
+        encode_media=_encode_media,
         media_tokens=_media_tokens,
         count_features=count_visual_features,
         language_inputs=deepstack_inputs,
@@ -189,8 +268,7 @@ FAMILIES = (
     _family("qwen2_5_vl", tiny_qwen2_5_vl),
     _family("qwen3_vl", partial(tiny_qwen3_vl, "Qwen3VL")),
     _family("qwen3_vl_moe", partial(tiny_qwen3_vl, "Qwen3VLMoe")),
-    _family("qwen3_5", partial(tiny_qwen3_5, "Qwen3_5"), layout="rows"),
-    _family("qwen3_5_moe", partial(tiny_qwen3_5, "Qwen3_5Moe"), layout="rows"),
+    _family("qwen3_5", partial(tiny_qwen3_5, "Qwen3_5"), layout="unpacked"),
+    _family("qwen3_5_moe", partial(tiny_qwen3_5, "Qwen3_5Moe"), layout="unpacked"),
 )
 """The records of this file."""
-_BY_NAME = {family.name: family for family in FAMILIES}

@@ -1,6 +1,6 @@
 """An engine of a user's own, in one file: a copy of the policy that follows the trainer through load_weights alone."""
 
-from mmgrpo.policy.policy import load_policy
+from mmgrpo.policy.model.policy import load_policy
 from mmgrpo.rollout.local import LocalEngine
 
 

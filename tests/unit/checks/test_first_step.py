@@ -11,8 +11,8 @@ from mmgrpo.config.checks import Checks
 from mmgrpo.config.model import Lora
 from mmgrpo.errors import TrainingError
 from mmgrpo.media.prompts import PromptBuilder
-from mmgrpo.policy.lora import GradientDropout
-from mmgrpo.policy.policy import Policy
+from mmgrpo.policy.model.lora import GradientDropout
+from mmgrpo.policy.model.policy import Policy
 from mmgrpo.rollout.local import LocalEngine
 from mmgrpo.types import Decoded, Group, Media, Sample, Sampling
 
@@ -27,7 +27,7 @@ def policy(tiny_policy) -> Policy:
 
 @pytest.fixture
 def encode(policy):
-    builder = PromptBuilder(policy.processor, facts=policy.facts)
+    builder = PromptBuilder(policy.processor, facts=policy.family_info)
     return lambda sample: builder.encode(sample)
 
 
@@ -59,7 +59,7 @@ def test_a_sound_policy_passes_with_room_to_spare(policy, groups, encode):
 @pytest.mark.filterwarnings("ignore:With adapter dropout")
 def test_a_sound_policy_with_adapter_dropout_passes_and_keeps_its_dropout(tiny_policy, make_picture):
     policy = tiny_policy(sizes=SIZES, tune="lora", lora=Lora(dropout=0.3), sharp=False)
-    builder = PromptBuilder(policy.processor, facts=policy.facts)
+    builder = PromptBuilder(policy.processor, facts=policy.family_info)
     groups = LocalEngine(policy).generate([builder.encode(sample_of(make_picture()))], [2], SAMPLING)
     found = all_checks(policy, groups, builder.encode)
     assert found["checks/packed_equals_plain/gradient/language"] < FLOAT32.gradient / 20
@@ -71,7 +71,7 @@ def test_a_sound_policy_with_adapter_dropout_passes_and_keeps_its_dropout(tiny_p
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_they_leave_no_gradient_and_change_no_weight(tune, checkpointing, tiny_policy, make_picture):
     policy = tiny_policy(sizes=SIZES, tune=tune, gradient_checkpointing=checkpointing, sharp=False)
-    builder = PromptBuilder(policy.processor, facts=policy.facts)
+    builder = PromptBuilder(policy.processor, facts=policy.family_info)
     prompt = builder.encode(sample_of(make_picture()))
     groups = LocalEngine(policy).generate([prompt], [2], SAMPLING)
     before = {name: p.detach().clone() for name, p in policy.model.named_parameters()}
@@ -83,7 +83,7 @@ def test_they_leave_no_gradient_and_change_no_weight(tune, checkpointing, tiny_p
 
 def test_a_fresh_adapter_is_checked_where_its_gradient_is_not_zero(tiny_policy, make_picture, monkeypatch):
     policy = tiny_policy(sizes=SIZES, tune="lora", sharp=False)
-    builder = PromptBuilder(policy.processor, facts=policy.facts)
+    builder = PromptBuilder(policy.processor, facts=policy.family_info)
     groups = LocalEngine(policy).generate([builder.encode(sample_of(make_picture()))], [2], SAMPLING)
     watched = first_step._one_per_part(policy)
     assert any(".lora_B." in name for name in watched)
@@ -134,7 +134,7 @@ def test_a_gradient_that_differs_where_log_probs_agree_is_caught(policy, groups,
 
 def test_the_rows_layout_is_compared_too_and_is_not_advised_to_itself(tiny_policy, make_picture, monkeypatch):
     policy = tiny_policy(sizes=SIZES, layout="rows")
-    builder = PromptBuilder(policy.processor, facts=policy.facts)
+    builder = PromptBuilder(policy.processor, facts=policy.family_info)
     (group,) = LocalEngine(policy).generate([builder.encode(sample_of(make_picture()))], [2], SAMPLING)
     assert check_packed(policy, group, temperature=0.8)["checks/packed_equals_plain/max"] < 1e-4
     honest = policy.module._continued
@@ -191,7 +191,7 @@ def test_half_precision_is_judged_by_the_mean():
 
 def test_bfloat16_passes_too(tiny_policy, make_picture):
     policy = tiny_policy(sizes=SIZES, dtype="bfloat16", sharp=False)
-    builder = PromptBuilder(policy.processor, facts=policy.facts)
+    builder = PromptBuilder(policy.processor, facts=policy.family_info)
     prompts = [builder.encode(sample_of(make_picture(seed=i))) for i in range(2)]
     groups = LocalEngine(policy).generate(prompts, [4, 4], SAMPLING)
     found = all_checks(policy, groups, builder.encode)

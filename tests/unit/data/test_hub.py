@@ -10,7 +10,7 @@ from mmgrpo.config.model import Model
 from mmgrpo.data.network import hub_or_cache, unreachable
 from mmgrpo.data.tables import loaded_rows, streamed_rows
 from mmgrpo.errors import ConfigError, DatasetError
-from mmgrpo.policy.processors import load_processor
+from mmgrpo.policy.model.processors import load_processor
 
 
 @pytest.fixture

@@ -19,7 +19,8 @@ from mmgrpo.media.inputs import metadata_of, processor_inputs
 from mmgrpo.media.limits import counts_all_frames, set_clip_limits
 from mmgrpo.media.prompts import PromptBuilder
 from mmgrpo.media.sound import with_sound
-from mmgrpo.policy.families.registry import Facts, family_of
+from mmgrpo.policy.families.registry import family_of
+from mmgrpo.policy.families.spec import LoadedFamily
 from mmgrpo.types import Decoded, Media, Sample
 
 FAMILIES = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"]
@@ -30,11 +31,11 @@ TIMES_ARE_FLOATS = tuple(map(int, transformers.__version__.split(".")[:2])) >= (
 
 @pytest.fixture
 def build():
-    def make(family: str, **limits: Any) -> tuple[PromptBuilder, Any, Facts]:
+    def make(family: str, **limits: Any) -> tuple[PromptBuilder, Any, LoadedFamily]:
         record = family_of(family)
         assert record.tiny is not None
         model, processor = record.tiny({}, 0)
-        facts = Facts(family=record, config=model.config)
+        facts = LoadedFamily(spec=record, config=model.config)
         data = Data(video=VideoLimits(**{"min_pixels": 784, "max_pixels": 12544, **limits}))
         set_clip_limits(processor, data.video)
         builder = PromptBuilder(processor, facts=facts, adapters=Adapters(built_in(data, processor=processor)))
@@ -169,13 +170,13 @@ def test_a_family_without_clips_says_so(make_clip: Any):
     assert family.tiny is not None
     model, tokenizer = family.tiny({}, 0)
     with pytest.raises(ProcessorError, match="qwen3 does not read videos"):
-        PromptBuilder(tokenizer, facts=Facts(family=family, config=model.config)).encode(ask(clip(make_clip())))
+        PromptBuilder(tokenizer, facts=LoadedFamily(spec=family, config=model.config)).encode(ask(clip(make_clip())))
     sound = Media(kind="audio", source=np.zeros(16000, np.float32), rate=16000, name="a sound")
     family = family_of("qwen2_5_vl")
     assert family.tiny is not None
     model, processor = family.tiny({}, 0)
     with pytest.raises(ProcessorError, match="qwen2_5_vl does not read audio clips"):
-        PromptBuilder(processor, facts=Facts(family=family, config=model.config)).encode(ask(sound))
+        PromptBuilder(processor, facts=LoadedFamily(spec=family, config=model.config)).encode(ask(sound))
 
 
 def test_a_template_that_forgets_a_medium_is_found(build: Any):
@@ -240,7 +241,7 @@ def test_the_sound_of_a_clip_is_heard_on_request(make_clip: Any):
     record = family_of("qwen2_5_omni")
     assert record.tiny is not None
     model, processor = record.tiny({}, 0)
-    facts = Facts(family=record, config=model.config)
+    facts = LoadedFamily(spec=record, config=model.config)
     data = Data(video=VideoLimits(min_pixels=784, max_pixels=784))
     set_clip_limits(processor, data.video)
     adapters = Adapters(built_in(data, processor=processor))

@@ -14,16 +14,17 @@ from mmgrpo.errors import MediaError, ProcessorError, PromptTooLong
 from mmgrpo.media.adapters import Adapters, built_in
 from mmgrpo.media.prompts import PromptBuilder
 from mmgrpo.media.template import prefill_of
-from mmgrpo.policy.families.registry import Facts, family_of
+from mmgrpo.policy.families.registry import family_of
+from mmgrpo.policy.families.spec import LoadedFamily
 from mmgrpo.types import Media, Sample
 
 
 @pytest.fixture(scope="module")
-def tiny() -> tuple[Any, Facts]:
+def tiny() -> tuple[Any, LoadedFamily]:
     family = family_of("qwen2_5_vl")
     assert family.tiny is not None
     model, processor = family.tiny({}, 0)
-    return processor, Facts(family=family, config=model.config)
+    return processor, LoadedFamily(spec=family, config=model.config)
 
 
 @pytest.fixture
@@ -117,8 +118,8 @@ def test_text_families_bring_a_tokenizer(tiny):
 class _TextFacts:
     name = "a text model"
     kinds: frozenset[str] = frozenset()
-    joined_one_by_one: frozenset[str] = frozenset()
-    counts_pictures = False
+    separable_kinds: frozenset[str] = frozenset()
+    counts_images = False
 
     def count_media_tokens(self, token_ids: torch.Tensor) -> dict[str, int]:
         return {}

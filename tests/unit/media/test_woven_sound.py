@@ -14,9 +14,10 @@ from mmgrpo.media.adapters import Adapters, built_in
 from mmgrpo.media.limits import set_clip_limits
 from mmgrpo.media.prompts import PromptBuilder
 from mmgrpo.media.sound import with_sound, woven_into
-from mmgrpo.policy.families.registry import Facts, family_of
-from mmgrpo.policy.plain import plain_logprobs
-from mmgrpo.policy.policy import Policy
+from mmgrpo.policy.families.registry import family_of
+from mmgrpo.policy.families.spec import LoadedFamily
+from mmgrpo.policy.model.plain import plain_logprobs
+from mmgrpo.policy.model.policy import Policy
 from mmgrpo.types import Media, Sample
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # in transformers
@@ -42,7 +43,7 @@ def builder(policy: Policy) -> PromptBuilder:
     data = Data(video=VideoLimits(fps=2.0, min_pixels=784, max_pixels=784))
     set_clip_limits(policy.processor, data.video)
     adapters = Adapters(built_in(data, processor=policy.processor))
-    return PromptBuilder(policy.processor, facts=policy.facts, adapters=adapters, clip_sound=True)
+    return PromptBuilder(policy.processor, facts=policy.family_info, adapters=adapters, clip_sound=True)
 
 
 @pytest.fixture
@@ -152,4 +153,4 @@ def test_a_prompt_whose_media_were_swapped_keeps_its_layout(builder: Any, film: 
 
 
 def test_other_families_hear_the_sound_behind_the_clip():
-    assert not Facts(family=family_of("qwen2_audio"), config=None).sound_in_clips
+    assert not LoadedFamily(spec=family_of("qwen2_audio"), config=None).audio_in_video

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from mmgrpo.config.model import Freeze, Lora
-from mmgrpo.policy.features import Features, learns
+from mmgrpo.policy.model.forward import FeatureCache, encoders_learn
 from mmgrpo.types import Batch, Completion, Sampling, Segment
 
 FROZEN = Freeze()
@@ -50,7 +50,7 @@ def batch_of(prompt):
 def policy_of(tiny_policy):
     def build(family="qwen2_5_vl", **settings):
         policy = tiny_policy(family, **{"lora": Lora(r=4), "tune": "lora", "freeze": FROZEN} | settings)
-        policy.module.features = Features(10**8)
+        policy.module.feature_cache = FeatureCache(10**8)
         return policy
 
     return build
@@ -58,13 +58,13 @@ def policy_of(tiny_policy):
 
 def counted(policy):
     """Count how many prompts are encoded."""
-    calls, encode = Counter(), policy.module.family.encode
+    calls, encode = Counter(), policy.module.family.encode_media
 
-    def watched(model, prompts):
+    def watched(model, prompts, inputs):
         calls["prompts"] += len(prompts)
-        return encode(model, prompts)
+        return encode(model, prompts, inputs)
 
-    policy.module.family = replace(policy.module.family, encode=watched)
+    policy.module.family = replace(policy.module.family, encode_media=watched)
     return calls
 
 
@@ -83,9 +83,9 @@ def test_each_medium_is_encoded_once_in_a_step_and_every_number_is_the_same(fami
     policy = policy_of(family)
     prompt = ask(make_prompt, policy, MEDIA[family])
     batch = batch_of(prompt)
-    policy.module.features, kept = None, policy.module.features
+    policy.module.feature_cache, kept = None, policy.module.feature_cache
     plain = learned(policy, batch)
-    policy.module.features = kept
+    policy.module.feature_cache = kept
     calls = counted(policy)
     LocalEngine(policy).generate([prompt], [2], Sampling(max_completion_length=3))
     policy.fix_reference()
@@ -102,48 +102,48 @@ def test_each_medium_is_encoded_once_in_a_step_and_every_number_is_the_same(fami
 def test_what_learns_is_computed_each_time(free, policy_of, make_prompt):
     settings = {"tune": "full", "lora": None} if free == "embeddings" else {"freeze": Freeze(**{free: False})}
     policy = policy_of(**settings)
-    assert learns(policy.model, policy.family)
+    assert encoders_learn(policy.model, policy.family)
     calls = counted(policy)
     batch = batch_of(ask(make_prompt, policy, "image"))
     for _ in range(2):
         learned(policy, batch)
     assert calls["prompts"] == 2
-    assert policy.module.features.held_bytes == 0
+    assert policy.module.feature_cache.held_bytes == 0
 
 
 def test_another_picture_changed_pixels_and_changed_weights_are_encoded_anew(policy_of, make_prompt):
     policy = policy_of()
     prompt, calls = ask(make_prompt, policy, "image"), counted(policy)
     swapped = replace(prompt, model_inputs=ask(make_prompt, policy, "image", shade=30).model_inputs)
-    first = policy.module.encode([prompt])[0].embeddings
-    assert not torch.equal(policy.module.encode([swapped])[0].embeddings, first)
+    first = policy.module.encode_media([prompt])[0].embeddings
+    assert not torch.equal(policy.module.encode_media([swapped])[0].embeddings, first)
     prompt.model_inputs["pixel_values"].mul_(0.5)
-    assert not torch.equal(policy.module.encode([prompt])[0].embeddings, first)
+    assert not torch.equal(policy.module.encode_media([prompt])[0].embeddings, first)
     with torch.no_grad():
         next(policy.model.model.visual.parameters()).mul_(1.5)
-    halved = policy.module.encode([prompt])[0].embeddings
-    assert torch.equal(policy.module.encode([prompt])[0].embeddings, halved)
+    halved = policy.module.encode_media([prompt])[0].embeddings
+    assert torch.equal(policy.module.encode_media([prompt])[0].embeddings, halved)
     assert calls["prompts"] == 4
 
 
 def test_features_go_with_their_prompt_and_stay_within_their_limit(policy_of, make_prompt):
     policy = policy_of()
     prompts = [ask(make_prompt, policy, "image", shade) for shade in (20, 40, 60)]
-    policy.module.encode(prompts[:1])
-    one = policy.module.features.held_bytes
+    policy.module.encode_media(prompts[:1])
+    one = policy.module.feature_cache.held_bytes
     assert one > 0
-    policy.module.features = Features(2 * one)
-    policy.module.encode(prompts)
-    assert policy.module.features.held_bytes == 2 * one
+    policy.module.feature_cache = FeatureCache(2 * one)
+    policy.module.encode_media(prompts)
+    assert policy.module.feature_cache.held_bytes == 2 * one
     del prompts
     gc.collect()
-    assert policy.module.features.held_bytes == 0
+    assert policy.module.feature_cache.held_bytes == 0
 
 
 def test_prompts_of_a_batch_keep_their_places_when_some_are_found(policy_of, make_prompt):
     policy = policy_of()
     prompts = [ask(make_prompt, policy, "image", shade) for shade in (20, 40, 60)]
     alone = [policy.module.family.encode(policy.model, [p])[0].embeddings for p in prompts]
-    policy.module.encode([prompts[1]])
-    for found, expected in zip(policy.module.encode(prompts), alone, strict=True):
+    policy.module.encode_media([prompts[1]])
+    for found, expected in zip(policy.module.encode_media(prompts), alone, strict=True):
         assert torch.allclose(found.embeddings, expected, atol=1e-6)

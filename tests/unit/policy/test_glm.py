@@ -26,7 +26,7 @@ def encode(make_picture):
             "video": Media(kind="video", source=frames, rate=2.0),
         }
         adapters = Adapters(built_in(Data(), processor=policy.processor))
-        builder = PromptBuilder(policy.processor, facts=policy.facts, adapters=adapters)
+        builder = PromptBuilder(policy.processor, facts=policy.family_info, adapters=adapters)
         blocks = [*({"type": kind} for kind in kinds), {"type": "text", "text": "What happens?"}]
         media = tuple(made[kind] for kind in kinds)
         return builder.encode(Sample(id=sample_id, messages=({"role": "user", "content": blocks},), media=media))
@@ -38,15 +38,15 @@ def encode(make_picture):
 def test_pictures_and_clips_in_one_prompt_are_refused_by_sample(family, tiny_policy, encode):
     policy = tiny_policy(family)
     with pytest.raises(ProcessorError, match=r"not both(.|\n)*sample row 3"):
-        policy.module.encode([encode(policy, "image", "video", sample_id="row 3")])
+        policy.module.encode_media([encode(policy, "image", "video", sample_id="row 3")])
 
 
 def test_pictures_and_clips_of_two_prompts_each_find_their_place(tiny_policy, encode):
     policy = tiny_policy("glm4v")
     prompts = [encode(policy, "video"), encode(policy, "image")]
     with torch.no_grad():
-        together = policy.module.encode(prompts)
-        alone = [policy.module.encode([prompt])[0] for prompt in prompts]
+        together = policy.module.encode_media(prompts)
+        alone = [policy.module.encode_media([prompt])[0] for prompt in prompts]
     for one, other in zip(together, alone, strict=True):
         assert torch.allclose(one.embeddings, other.embeddings, atol=1e-6)
         assert torch.equal(one.positions, other.positions)

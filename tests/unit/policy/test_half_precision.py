@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mmgrpo.config.model import Freeze
-from mmgrpo.policy.plain import plain_logprobs
+from mmgrpo.policy.model.plain import plain_logprobs
 from mmgrpo.rollout.local import LocalEngine
 from mmgrpo.types import Batch, Sampling, Segment
 

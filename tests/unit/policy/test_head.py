@@ -7,8 +7,8 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from mmgrpo.grpo.logprobs import entropy, entropy_of, token_logprobs
-from mmgrpo.policy import head
-from mmgrpo.policy.head import head_stats
+from mmgrpo.policy.model import forward as head
+from mmgrpo.policy.model.forward import head_stats
 
 WIDTH, TOKENS = 8, 40
 

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from torch.autograd.graph import saved_tensors_hooks
 
 from mmgrpo.errors import TrainingError
-from mmgrpo.policy import attention, layout, parts, plan
-from mmgrpo.policy.layout import completion_index, predictor_index, prompt_index, spans_of
-from mmgrpo.policy.plan import block_plan, build_plan
+from mmgrpo.policy.attention import blocks, interface, layout
+from mmgrpo.policy.attention.blocks import block_plan
+from mmgrpo.policy.attention.interface import build_plan
+from mmgrpo.policy.attention.layout import completion_index, predictor_index, prompt_index, spans_of
+from mmgrpo.policy.model import parts
 
 CPU = torch.device("cpu")
 segments = st.lists(
@@ -41,15 +43,15 @@ def visible(lengths):
 def built_as(form, lengths):
     """The plan of a row: as this device has it, or by blocks, whose form is chosen by cost or given."""
     spans = spans_of(lengths)
-    if form == "shared":
+    if form == "prefix":
         return build_plan(spans, CPU)
-    choose = plan._joined_is_cheaper
+    choose = blocks._grouped_is_cheaper
     try:
         if form != "cheaper":
-            plan._joined_is_cheaper = lambda span: form == "joined"
+            blocks._grouped_is_cheaper = lambda span: form == "grouped"
         return block_plan(spans, CPU)
     finally:
-        plan._joined_is_cheaper = choose
+        blocks._grouped_is_cheaper = choose
 
 
 def written_out(q, k, v, scale, sees):
@@ -58,7 +60,12 @@ def written_out(q, k, v, scale, sees):
     return torch.einsum("hqk,khd->qhd", scores.masked_fill(~sees, float("-inf")).softmax(-1), values)
 
 
-@given(segments, st.sampled_from(["shared", "cheaper", "joined", "apart"]), st.sampled_from([1, 2, 4]), st.booleans())
+@given(
+    segments,
+    st.sampled_from(["prefix", "cheaper", "grouped", "per_completion"]),
+    st.sampled_from([1, 2, 4]),
+    st.booleans(),
+)
 @settings(max_examples=100, deadline=None)
 def test_attention_by_the_plan_and_its_gradients_are_those_under_the_written_out_mask(lengths, form, shared, narrow):
     built = built_as(form, lengths)
@@ -74,7 +81,7 @@ def test_attention_by_the_plan_and_its_gradients_are_those_under_the_written_out
     weights = torch.randn(found.shape, generator=random, dtype=torch.float64)
     pairs = zip(*(torch.autograd.grad((x * weights).sum(), inputs) for x in (found, expected)), strict=True)
     assert all(torch.allclose(a, b, atol=1e-10) for a, b in pairs)
-    assert built.reach == max(p + max(c, default=0) for p, c in lengths)
+    assert built.max_span == max(p + max(c, default=0) for p, c in lengths)
 
 
 def test_a_row_holds_its_keys_and_outputs_once_for_backward():
@@ -108,6 +115,6 @@ def test_a_window_shorter_than_prompt_and_completion_is_refused_and_a_longer_one
     x = torch.randn(1, 2, 15, 8)
     layer = torch.nn.Module()
     layer.layer_idx = 0
-    attention.packed_attention(layer, x, x, x, None, plan=built, sliding_window=8)
+    interface.packed_attention(layer, x, x, x, None, plan=built, sliding_window=8)
     with pytest.raises(TrainingError, match="window 7 tokens, prompt and completion 8 tokens"):
-        attention.packed_attention(layer, x, x, x, None, plan=built, sliding_window=7)
+        interface.packed_attention(layer, x, x, x, None, plan=built, sliding_window=7)

@@ -8,7 +8,7 @@ import torch
 from mmgrpo.config.data import Data
 from mmgrpo.media.adapters import Adapters, built_in
 from mmgrpo.media.prompts import PromptBuilder
-from mmgrpo.policy.families.embedding import features_of
+from mmgrpo.policy.families.common import features_of
 from mmgrpo.types import Media, Sample
 
 
@@ -18,7 +18,7 @@ def encode(make_picture):
 
     def build(policy, *sizes):
         adapters = Adapters(built_in(Data(), processor=policy.processor))
-        builder = PromptBuilder(policy.processor, facts=policy.facts, adapters=adapters)
+        builder = PromptBuilder(policy.processor, facts=policy.family_info, adapters=adapters)
         media = tuple(Media(kind="image", source=make_picture(*size, seed=i)) for i, size in enumerate(sizes))
         blocks = [*({"type": "image"} for _ in sizes), {"type": "text", "text": "Which?"}]
         return builder.encode(Sample(id="a", messages=({"role": "user", "content": blocks},), media=media))
@@ -46,4 +46,4 @@ def test_counted_features_are_those_of_the_encoder_for_any_shape(sizes, tiny_pol
         features = features_of(policy.model.model.get_image_features(**inputs))
     counted = policy.family.count_features(prompt, policy.model.config)
     assert counted == {"image": len(features), "video": 0}
-    assert policy.facts.count_media_tokens(prompt.token_ids) == counted
+    assert policy.family_info.count_media_tokens(prompt.token_ids) == counted

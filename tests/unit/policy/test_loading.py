@@ -11,9 +11,9 @@ import torch
 from mmgrpo.config.model import Freeze, Lora, Model
 from mmgrpo.errors import CheckpointError, ConfigError, ProcessorError
 from mmgrpo.policy.families.registry import family_of, tiny_names
-from mmgrpo.policy.folders import find_policy_folder, settings_of
-from mmgrpo.policy.loading import choose_device, choose_dtype
-from mmgrpo.policy.policy import load_policy
+from mmgrpo.policy.model.checkpoint import find_policy_folder, settings_of
+from mmgrpo.policy.model.loading import choose_device, choose_dtype
+from mmgrpo.policy.model.policy import load_policy
 
 FAMILIES = [name.removeprefix("tiny:") for name in tiny_names()]
 
@@ -207,7 +207,7 @@ def test_everything_frozen_is_refused(tiny_policy):
 
 
 def test_a_4_bit_base_without_its_library_names_the_extra(saved, monkeypatch):
-    monkeypatch.setattr("mmgrpo.policy.source.find_spec", lambda name: None)
+    monkeypatch.setattr("mmgrpo.policy.model.checkpoint.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"mmgrpo\[qlora\]"):
         load_policy(Model(name=str(saved), tune="qlora"))
     with pytest.raises(ConfigError, match=r"model\.tune: lora"):
@@ -246,7 +246,7 @@ def test_pixel_limits_count_each_pixel_of_a_picture_once(family, area, most, tin
     counts = []
     for policy in (free, limited):
         prompt = make_prompt(policy, images=[make_picture(448, 448)])
-        counts.append(policy.facts.count_media_tokens(prompt.token_ids)["image"])
+        counts.append(policy.family_info.count_media_tokens(prompt.token_ids)["image"])
     assert counts[0] >= 2 * most
     assert counts[1] == most
 
@@ -288,6 +288,6 @@ def test_tables_of_sines_never_learn_whatever_is_set_free(tiny_policy):
         learns = [name for name, _ in policy.trainable()]
         assert any("audio_tower.conv1" in name for name in learns)
         assert not any("embed_positions" in name for name in learns)
-        with policy.unfrozen():
+        with policy.all_parameters_trainable():
             assert not any("embed_positions" in name for name, _ in policy.trainable())
         assert [name for name, _ in policy.trainable()] == learns

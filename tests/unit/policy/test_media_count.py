@@ -84,12 +84,12 @@ def test_whole_prompts_pass_and_counts_are_those_of_the_encoder(tiny_policy, two
         policy = tiny_policy(family)
         clip = np.stack([np.asarray(make_picture(seed=s)) for s in range(4)])
         prompts = [two_pictures(policy), make_prompt(policy), make_prompt(policy, videos=[clip])]
-        policy.module.encode(prompts)
+        policy.module.encode_media(prompts)
         for prompt in prompts:
-            counted = policy.facts.count_media_tokens(prompt.token_ids)
+            counted = policy.family_info.count_media_tokens(prompt.token_ids)
             assert counted == policy.family.count_features(prompt, policy.model.config)
-        assert policy.facts.count_media_tokens(prompts[0].token_ids)["image"] > 0
-        assert policy.facts.count_media_tokens(prompts[2].token_ids)["video"] > 0
+        assert policy.family_info.count_media_tokens(prompts[0].token_ids)["image"] > 0
+        assert policy.family_info.count_media_tokens(prompts[2].token_ids)["video"] > 0
 
 
 @pytest.mark.parametrize(
@@ -119,13 +119,13 @@ def test_every_family_counts_its_features_before_the_forward(
     media = {"image": {"images": [make_picture(), make_picture(84, 56)]}, "audio": {"audios": [make_beep()] * 2}}
     for kind in policy.family.kinds & media.keys():
         prompt = make_prompt(policy, sample_id="row 17", **media[kind])
-        policy.module.encode([prompt])
+        policy.module.encode_media([prompt])
         (token,) = policy.family.media_tokens(policy.model.config)[kind]
         last = int((prompt.token_ids == token).nonzero()[-1])
         with pytest.raises(ProcessorError, match=f"sample row 17, {kind}"):
-            policy.module.encode([prompt, replace(prompt, token_ids=prompt.token_ids[:last])])
+            policy.module.encode_media([prompt, replace(prompt, token_ids=prompt.token_ids[:last])])
         with pytest.raises(ProcessorError, match="expected: 0 features"):
-            policy.module.encode([replace(prompt, model_inputs={})])
+            policy.module.encode_media([replace(prompt, model_inputs={})])
 
 
 def test_the_check_can_be_switched_off(tiny_policy, two_pictures):
@@ -134,7 +134,7 @@ def test_the_check_can_be_switched_off(tiny_policy, two_pictures):
     faulty = cut(prompt, policy.model.config.image_token_id)
     policy.module.check_media = False
     with pytest.raises(RuntimeError):  # what torch says of it, without a sample's name
-        policy.module.encode([faulty])
+        policy.module.encode_media([faulty])
     policy.module.check_media = True
     with pytest.raises(ProcessorError):
-        policy.module.encode([faulty])
+        policy.module.encode_media([faulty])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mmgrpo.policy.families.mrope import after_videos, timed
+from mmgrpo.policy.families.qwen_vl import resume_after_videos, scale_video_times
 from mmgrpo.policy.families.registry import family_of
 
 
@@ -62,5 +62,5 @@ def test_text_goes_on_behind_the_last_moment_of_a_film(family, shape):
         **arguments,
     )
     per_second = model.config.vision_config.tokens_per_second if family == "qwen2_5_vl" else None
-    ours = theirs[:, 0] if per_second is None else timed(theirs[:, 0], tuple(types), seconds, per_second)
-    assert torch.equal(after_videos(ours, tuple(types)), by_the_paper(spans, per_second))
+    ours = theirs[:, 0] if per_second is None else scale_video_times(theirs[:, 0], tuple(types), seconds, per_second)
+    assert torch.equal(resume_after_videos(ours, tuple(types)), by_the_paper(spans, per_second))

@@ -12,7 +12,7 @@ from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLRMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
-from mmgrpo.policy.norms import gather_norms
+from mmgrpo.policy.patches import fuse_norms
 
 
 def random_norm(kind, width=48, dtype=torch.float32):
@@ -37,7 +37,7 @@ def run(norm, x, grad):
 def test_values_are_the_same_bits_and_gradients_the_same_numbers(kind, shape, dtype):
     norm = random_norm(kind, dtype=dtype)
     changed = copy.deepcopy(norm)
-    assert gather_norms(changed) == 1
+    assert fuse_norms(changed) == 1
     assert changed.state_dict().keys() == norm.state_dict().keys()
     x, grad = 3 * torch.randn(shape).to(dtype), torch.randn(shape).to(dtype)
     (a, ax, aw), (b, bx, bw) = run(changed, x, grad), run(norm, x, grad)
@@ -52,7 +52,7 @@ def test_values_are_the_same_bits_and_gradients_the_same_numbers(kind, shape, dt
 
 def test_only_the_input_and_one_number_a_row_are_held():
     norm = random_norm(Qwen2_5_VLRMSNorm, dtype=torch.bfloat16)
-    gather_norms(norm)
+    fuse_norms(norm)
     held = {}
     x = torch.randn(30, 48, dtype=torch.bfloat16, requires_grad=True)
     with saved_tensors_hooks(lambda t: held.setdefault(t.data_ptr(), t.numel() * t.element_size()), lambda t: t):
@@ -62,7 +62,7 @@ def test_only_the_input_and_one_number_a_row_are_held():
 
 def test_a_frozen_weight_gets_no_gradient_and_a_copy_its_own_weight():
     norm = random_norm(Qwen3RMSNorm)
-    gather_norms(norm)
+    fuse_norms(norm)
     norm.weight.requires_grad_(False)
     x = torch.randn(4, 48, requires_grad=True)
     norm(x).sum().backward()
@@ -82,7 +82,7 @@ class GatedRMSNorm(Qwen3RMSNorm):
 
 @pytest.mark.parametrize("norm", [random_norm(Gemma3RMSNorm), random_norm(GatedRMSNorm), nn.LayerNorm(8)])
 def test_norms_of_another_formula_are_left_alone(norm):
-    assert gather_norms(norm) == 0
+    assert fuse_norms(norm) == 0
     assert "forward" not in vars(norm)
 
 

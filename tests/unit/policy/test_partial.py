@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mmgrpo.policy import partial
-from mmgrpo.policy.layout import spans_of
-from mmgrpo.policy.partial import attend_part, key_mask, merge_parts, part_gradients
-from mmgrpo.policy.readers import SharedPrompts
+from mmgrpo.policy.attention import prefix
+from mmgrpo.policy.attention.layout import spans_of
+from mmgrpo.policy.attention.prefix import attend_partial, key_mask, merge_partials, partial_gradients
+from mmgrpo.policy.model.decoding import PrefixCache
 
 
 def tensors(*shapes, seed=0):
@@ -20,7 +20,7 @@ def tensors(*shapes, seed=0):
 def device(request, monkeypatch):
     """With kernels that tell the log-sum-exp, and as on a device that has none."""
     if request.param == "none":
-        monkeypatch.setattr(partial, "has_kernels", lambda device: False)
+        monkeypatch.setattr(prefix, "has_kernels", lambda device: False)
     return request.param
 
 
@@ -33,7 +33,7 @@ def test_a_part_gives_the_softmax_over_its_keys_and_their_log_sum_exp(device, ca
     if causal:
         scores = scores.masked_fill(torch.ones(6, 6).triu(1).bool(), -torch.inf)
     bound = 1e-12 if device == "kernels" else 1e-6  # without kernels scores are float32 at least and at most
-    out, lse = attend_part(q, k, v, 0.3, causal=causal, mask=mask)
+    out, lse = attend_partial(q, k, v, 0.3, causal=causal, mask=mask)
     assert torch.allclose(out.double(), scores.softmax(-1) @ v, atol=bound)
     assert torch.allclose(lse.double(), scores.logsumexp(-1), atol=bound)
 
@@ -43,11 +43,11 @@ def test_merged_parts_and_their_gradients_are_those_of_all_keys():
     k1, v1, k2, v2 = rest
     inputs = [x.requires_grad_() for x in (q, torch.cat([k1, k2], 2), torch.cat([v1, v2], 2))]
     expected = (inputs[0] @ inputs[1].transpose(-1, -2) * 0.3).softmax(-1) @ inputs[2]
-    out, lse = merge_parts(attend_part(q, k1, v1, 0.3), attend_part(q, k2, v2, 0.3))
+    out, lse = merge_partials(attend_partial(q, k1, v1, 0.3), attend_partial(q, k2, v2, 0.3))
     assert torch.allclose(out, expected, atol=1e-12)
     (grad,) = tensors(out.shape, seed=1)
     gq, gk, gv = torch.autograd.grad((expected * grad).sum(), inputs)
-    one, other = (part_gradients(grad, q, k, v, out, lse, 0.3) for k, v in ((k1, v1), (k2, v2)))
+    one, other = (partial_gradients(grad, q, k, v, out, lse, 0.3) for k, v in ((k1, v1), (k2, v2)))
     assert torch.allclose(one[0] + other[0], gq, atol=1e-12)
     assert torch.allclose(torch.cat([one[1], other[1]], 2), gk, atol=1e-12)
     assert torch.allclose(torch.cat([one[2], other[2]], 2), gv, atol=1e-12)
@@ -59,7 +59,7 @@ def test_rows_read_their_own_prompt_also_after_others_have_left(device, lengths,
     spans = spans_of([(n, ()) for n in lengths])
     k, v = tensors((sum(lengths), 2, 8), (sum(lengths), 2, 6))  # values may be narrower than keys
     group = [p for p in range(len(lengths)) for _ in range(3)]
-    prompts = SharedPrompts({0: (k, v)}, spans, group)
+    prompts = PrefixCache({0: (k, v)}, spans, group)
     (query,) = tensors((len(group), 2, 2, 8), seed=2)
     if kept is not None:
         rows = [i for i in range(len(group)) if i % 3 != 1] if kept == "some of each" else [*range(2)]

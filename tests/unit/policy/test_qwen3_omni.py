@@ -10,7 +10,7 @@ from mmgrpo.config.data import Data, VideoLimits
 from mmgrpo.media.adapters import Adapters, built_in
 from mmgrpo.media.limits import set_clip_limits
 from mmgrpo.media.prompts import PromptBuilder
-from mmgrpo.policy.plain import plain_logprobs
+from mmgrpo.policy.model.plain import plain_logprobs
 from mmgrpo.rollout.local import LocalEngine
 from mmgrpo.types import Batch, Media, Sample, Sampling, Segment
 
@@ -23,7 +23,7 @@ def encode():
         data = Data(video=VideoLimits(fps=3.0, min_pixels=1024, max_pixels=4096))
         set_clip_limits(policy.processor, data.video)
         adapters = Adapters(built_in(data, processor=policy.processor))
-        builder = PromptBuilder(policy.processor, facts=policy.facts, adapters=adapters)
+        builder = PromptBuilder(policy.processor, facts=policy.family_info, adapters=adapters)
         noise = np.random.default_rng(0).integers(0, 255, (12, 4, 4, 3), dtype=np.uint8)
         clip = Media(kind="video", source=noise.repeat(16, 1).repeat(16, 2), rate=3.0, name="a clip")
         blocks = [{"type": "text", "text": "Look:"}, {"type": "video"}, {"type": "text", "text": "How often?"}]
@@ -35,7 +35,7 @@ def encode():
 def test_times_between_whole_positions_are_kept_in_training_and_rollout(tiny_policy, encode):
     policy = tiny_policy("qwen3_omni_moe")
     prompt = encode(policy)
-    (encoded,) = policy.module.encode([prompt])
+    (encoded,) = policy.module.encode_media([prompt])
     assert (encoded.positions % 1).any()
     for layout in ("packed", "rows"):
         policy = tiny_policy("qwen3_omni_moe", layout=layout)
@@ -59,4 +59,4 @@ def test_counted_sounds_are_those_of_the_encoder(seconds, tiny_policy, make_prom
         found = base.get_audio_features(inputs["input_features"], inputs["feature_attention_mask"], return_dict=True)
     counted = policy.family.count_features(prompt, policy.model.config)["audio"]
     assert counted == len(found.last_hidden_state)
-    assert counted == policy.facts.count_media_tokens(prompt.token_ids)["audio"]
+    assert counted == policy.family_info.count_media_tokens(prompt.token_ids)["audio"]

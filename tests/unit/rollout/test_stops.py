@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmgrpo.policy.families.tiny import build_tokenizer
+from mmgrpo.policy.families.tiny.parts import build_tokenizer
 from mmgrpo.rollout.local import StopStrings, special_tokens
 
 TOKENIZER = build_tokenizer()

@@ -21,7 +21,7 @@ from mmgrpo.data.cache import ContentCache
 from mmgrpo.errors import ConfigError
 from mmgrpo.media.adapters import Adapters
 from mmgrpo.media.remembered import PARTS, Known, Memory, RememberedAdapters
-from mmgrpo.policy.sizing import Outline, outline_of
+from mmgrpo.policy.model.loading import ModelOutline, load_outline
 from mmgrpo.running.prompts import fingerprint, open_memory, open_processor
 from mmgrpo.types import Decoded, Media, Prompt, Sample
 from tests.conftest import SMALL
@@ -66,8 +66,8 @@ def config_of(family: str, **cache: Any) -> Config:
     return Config(model=Model(name=f"tiny:{family}", sizes=SMALL.get(family)), cache=Cache(**cache))
 
 
-def outline(family: str) -> Outline:
-    return outline_of(config_of(family).model)
+def outline(family: str) -> ModelOutline:
+    return load_outline(config_of(family).model)
 
 
 def picture(shade: int, size: tuple[int, int] = (48, 32)) -> bytes:

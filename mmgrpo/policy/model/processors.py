@@ -1,4 +1,4 @@
-"""The processor: loading it, its chat template, and the YAML's picture limits.
+"""The processor: loading it, its chat template, and the YAML's image limits.
 
 Limits are written into the processor once, so that trainer, engine, evaluation and the saved checkpoint all see the
 same pixels.
@@ -13,8 +13,8 @@ import transformers
 
 from mmgrpo.config.model import Model
 from mmgrpo.errors import ConfigError, ProcessorError, explain
-from mmgrpo.policy.families.record import Family
-from mmgrpo.policy.source import require_checkpoint, said_plainly
+from mmgrpo.policy.families.spec import FamilySpec
+from mmgrpo.policy.model.checkpoint import friendly_errors, require_checkpoint
 
 
 def load_processor(settings: Model) -> Any:
@@ -25,7 +25,7 @@ def load_processor(settings: Model) -> Any:
         ProcessorError: It has no chat template and the YAML names none.
     """
     require_checkpoint(settings)
-    with said_plainly(settings):
+    with friendly_errors(settings):
         processor = transformers.AutoProcessor.from_pretrained(
             settings.name, revision=settings.revision, trust_remote_code=settings.trust_remote_code
         )
@@ -60,7 +60,7 @@ def _require_template(processor: Any, settings: Model) -> None:
     )
 
 
-def limit_pixels(processor: Any, family: Family, settings: Model) -> None:
+def limit_pixels(processor: Any, family: FamilySpec, settings: Model) -> None:
     """Apply ``model.min_pixels`` and ``model.max_pixels``.
 
     Raises:
@@ -71,9 +71,9 @@ def limit_pixels(processor: Any, family: Family, settings: Model) -> None:
     if family.set_pixel_limits is None:
         raise ConfigError(
             explain(
-                f"{family.name} has no picture limit in pixels",
+                f"{family.name} has no image limit in pixels",
                 where="model.min_pixels" if settings.max_pixels is None else "model.max_pixels",
-                fix="Remove the key: the checkpoint's processor sets the size of pictures.",
+                fix="Remove the key: the checkpoint's processor sets the size of images.",
             )
         )
     family.set_pixel_limits(processor, settings.min_pixels, settings.max_pixels)

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from mmgrpo.errors import CheckpointError, explain
-from mmgrpo.policy.folders import find_policy_folder, settings_of
-from mmgrpo.policy.policy import Policy, load_policy
+from mmgrpo.policy.model.checkpoint import find_policy_folder, settings_of
+from mmgrpo.policy.model.policy import Policy, load_policy
 
 
 def merge_adapter(source: Policy | Path | str, out: Path | str) -> Path:

@@ -6,13 +6,21 @@ model, no device and no text.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from mmgrpo.types import Batch
+
+Item = TypeVar("Item")
+MAX_SCORES = 1 << 26
+"""Largest number of (query, key) pairs in one block; bounds the size of masks and scores."""
+MAX_WASTE = 1.25
+"""Segments share a block when padding them to the longest costs at most this factor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +64,11 @@ def spans_of(lengths: list[tuple[int, tuple[int, ...]]]) -> tuple[Span, ...]:
         spans.append(Span(start=start, prompt=prompt, completions=completions))
         start += spans[-1].length
     return tuple(spans)
+
+
+def longest_span(spans: Sequence[Span]) -> int:
+    """Tokens from the first of a prompt to the last of its longest completion: what one query may look back."""
+    return max(s.prompt + max(s.completions, default=0) for s in spans)
 
 
 def batch_lengths(batch: Batch) -> list[tuple[int, tuple[int, ...]]]:
@@ -103,3 +116,20 @@ def completion_segment(spans: tuple[Span, ...]) -> Int[Tensor, "K"]:
     """Which span each completion token belongs to."""
     counts = torch.tensor([sum(s.completions) for s in spans])
     return torch.repeat_interleave(torch.arange(len(spans)), counts)
+
+
+def similar_chunks(items: tuple[Item, ...], size: Callable[[Item], tuple[int, int]]) -> Iterator[tuple[Item, ...]]:
+    """Group items of similar size, bounded in padding and in the number of scores."""
+    ordered = sorted(items, key=lambda s: (size(s)[1], size(s)[0]))
+    chunk: list[Item] = []
+    for item in ordered:
+        candidate = [*chunk, item]
+        queries, keys = (max(size(s)[i] for s in candidate) for i in (0, 1))
+        padded = len(candidate) * queries * keys
+        exact = sum(size(s)[0] * size(s)[1] for s in candidate)
+        if chunk and (padded > MAX_WASTE * exact or padded > MAX_SCORES):
+            yield tuple(chunk)
+            candidate = [item]
+        chunk = candidate
+    if chunk:
+        yield tuple(chunk)

@@ -12,25 +12,24 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mmgrpo.policy.families.record import Family
+from mmgrpo.policy.families.spec import FamilySpec
 from mmgrpo.types import Completion, Prompt
 
 
-def plain_inputs(family: Family, prompt: Prompt, completion: Completion, device: torch.device) -> dict[str, Any]:
+def plain_inputs(family: FamilySpec, prompt: Prompt, completion: Completion, device: torch.device) -> dict[str, Any]:
     """Arguments of ``model(**inputs)`` for one row: the processor's keys as they are, per-token keys made longer."""
     ids = torch.cat([prompt.token_ids, completion.token_ids.to(prompt.token_ids.device)])[None]
     inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     for name, value in prompt.model_inputs.items():
         tensor = torch.as_tensor(value)
-        rule = family.keys.get(name)
-        if rule is not None and rule.join == "tokens":
+        if family.keys.get(name) == "tokens":
             tensor = torch.nn.functional.pad(tensor.reshape(1, -1), (0, len(completion.token_ids)))
         inputs[name] = tensor
     return {name: value.to(device) for name, value in inputs.items()}
 
 
 def plain_logprobs(
-    model: Any, family: Family, prompt: Prompt, completion: Completion, *, temperature: float
+    model: Any, family: FamilySpec, prompt: Prompt, completion: Completion, *, temperature: float
 ) -> Float[Tensor, "C"]:
     """Log-probs of one completion by the model's own forward.
 

@@ -1,9 +1,12 @@
-"""LoRA: which layers get adapters, and how they are put in. Only this file knows peft's configuration."""
+"""LoRA: which layers get adapters, how they are put in, and how they are folded into the weights of their base.
+
+Only this file knows peft's configuration.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -12,14 +15,14 @@ from torch import Tensor, nn
 
 from mmgrpo.config.model import Freeze, Lora
 from mmgrpo.errors import ConfigError, explain
-from mmgrpo.policy.compat import quiet_peft
-from mmgrpo.policy.families.record import Family, part_of
-from mmgrpo.policy.parts import PartCount, count_parts, linear_layers, whole_modules
+from mmgrpo.policy.families.spec import FamilySpec
+from mmgrpo.policy.model.parts import PartCount, bare_name, count_parts, linear_layers, whole_modules
+from mmgrpo.policy.patches import suppress_peft_warnings
 
 _PARTS = ("language", "vision", "projector", "audio")
 
 
-def target_names(model: Any, family: Family, targets: tuple[str, ...]) -> list[str]:
+def target_names(model: Any, family: FamilySpec, targets: tuple[str, ...]) -> list[str]:
     """Turn ``lora.targets`` into names of linear layers.
 
     Args:
@@ -33,16 +36,16 @@ def target_names(model: Any, family: Family, targets: tuple[str, ...]) -> list[s
     Raises:
         ConfigError: A target that names no layer.
     """
-    names: dict[str, None] = {}
+    chosen: dict[str, None] = {}
     everything = linear_layers(model, family, _PARTS)
     for target in targets:
         if target == "all-linear":
-            found = everything
+            names = everything
         elif target in _PARTS:
-            found = linear_layers(model, family, [target])
+            names = linear_layers(model, family, [target])
         else:
-            found = _layers_called(model, target)
-        if not found:
+            names = _layers_called(model, target)
+        if not names:
             ends = sorted({n.rsplit(".", 1)[-1] for n in everything})
             raise ConfigError(
                 explain(
@@ -51,8 +54,8 @@ def target_names(model: Any, family: Family, targets: tuple[str, ...]) -> list[s
                     expected=f"a part ({', '.join(_PARTS)}), all-linear, or one of {', '.join(ends)}",
                 )
             )
-        names.update(dict.fromkeys(found))
-    return list(names)
+        chosen.update(dict.fromkeys(names))
+    return list(chosen)
 
 
 def _layers_called(model: Any, target: str) -> list[str]:
@@ -64,7 +67,7 @@ def _layers_called(model: Any, target: str) -> list[str]:
     ]
 
 
-def add_adapters(model: Any, family: Family, settings: Lora, freeze: Freeze) -> Any:
+def add_adapters(model: Any, family: FamilySpec, settings: Lora, freeze: Freeze) -> Any:
     """Wrap a model with adapters, fresh or from ``settings.adapter``.
 
     Adapters go into the language model unless ``targets`` names other parts; a part that ``model.freeze`` sets free
@@ -81,26 +84,26 @@ def add_adapters(model: Any, family: Family, settings: Lora, freeze: Freeze) -> 
         The peft model around the same module.
 
     Raises:
-        ConfigError: A target or module names no layer, the adapter cannot be read, or an asked-for part ends without
+        ConfigError: A target or module names no layer, the adapter cannot be read, or a requested part ends without
             a trainable parameter.
     """
     from peft import get_peft_model
 
     config = _read_config(settings.adapter) if settings.adapter else _fresh_config(model, family, settings)
-    asked = {part for part in ("vision", "projector", "audio") if not getattr(freeze, part)}
-    reached = {part_of(family, f"{name}.weight") for name in _targeted(model, config)}
-    whole = whole_modules(model, family, asked - reached)
+    requested = {part for part in ("vision", "projector", "audio") if not getattr(freeze, part)}
+    reached = {family.part_of(f"{name}.weight") for name in _targeted(model, config)}
+    whole = whole_modules(model, family, requested - reached)
     config.modules_to_save = sorted({*(config.modules_to_save or ()), *whole}) or None
-    with quiet_peft():
+    with suppress_peft_warnings():
         wrapped = get_peft_model(model, config)
     if settings.adapter:
         _load_adapter(wrapped, settings.adapter)
     _drop_only_in_training(model)
-    _require_trained(count_parts(model, family), asked)
+    _require_trained(count_parts(model, family), requested)
     return wrapped
 
 
-def _fresh_config(model: Any, family: Family, settings: Lora) -> Any:
+def _fresh_config(model: Any, family: FamilySpec, settings: Lora) -> Any:
     from peft import LoraConfig
 
     names = [name for name, _ in model.named_modules()]
@@ -168,12 +171,12 @@ def _targeted(model: Any, config: Any) -> list[str]:
     return [name for name, _ in model.named_modules() if check_target_module_exists(config, name)]
 
 
-def _require_trained(counts: Sequence[PartCount], asked: set[str]) -> None:
-    missing = sorted(c.part for c in counts if c.part in asked and not c.trainable)
+def _require_trained(counts: Sequence[PartCount], requested: set[str]) -> None:
+    missing = sorted(c.part for c in counts if c.part in requested and not c.trainable)
     if missing:
         raise ConfigError(
             explain(
-                "These parts were asked for but have nothing to train", where="model.freeze", got=", ".join(missing)
+                "These parts were requested but have nothing to train", where="model.freeze", got=", ".join(missing)
             )
         )
 
@@ -210,3 +213,44 @@ def without_dropout(model: nn.Module) -> Generator[None]:
 def is_fresh(model: Any) -> bool:
     """Whether every adapter still changes nothing: all its B matrices are zero."""
     return all(not bool(p.any()) for n, p in model.named_parameters() if ".lora_B." in n or ".lora_embedding_B." in n)
+
+
+def merged_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """All weights of a model by bare name, with what adapters add.
+
+    W = W_base + scale * B A, added in float32 and rounded once to the type of the base.
+
+    Args:
+        model: The bare model, with or without adapters injected.
+
+    Yields:
+        Names and tensors, exactly those of the model's ``state_dict()`` before adapters.
+    """
+    layers = dict(model.named_modules())
+    with torch.no_grad():
+        for name, tensor in model.state_dict().items():
+            if ".lora_" in name or ".original_module." in name or ".weight." in name:  # the last: 4-bit statistics
+                continue
+            owner = name.rpartition(".")[0]
+            weight = _plain(layers[owner], name, tensor)
+            if name.endswith(".base_layer.weight"):
+                weight = _merged(layers[owner.removesuffix(".base_layer")], weight)
+            yield bare_name(name), weight
+
+
+def _plain(owner: Any, name: str, tensor: Tensor) -> Tensor:
+    """Undo the packing of a 4-bit weight; any other is returned as it is."""
+    quantised = getattr(getattr(owner, "weight", None), "quant_state", None)
+    if quantised is None or not name.endswith(".weight"):
+        return tensor
+    from bitsandbytes.functional import dequantize_4bit
+
+    return dequantize_4bit(owner.weight.data, quantised)
+
+
+def _merged(layer: Any, base: Tensor) -> Tensor:
+    total = base.float()
+    for adapter in layer.active_adapters:
+        if adapter in layer.scaling:
+            total = total + layer.get_delta_weight(adapter).float()
+    return total.to(base.dtype)

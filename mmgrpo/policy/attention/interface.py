@@ -1,7 +1,7 @@
 """Where transformers calls attention, and where the plan of a packed row takes over.
 
 The function is registered under :data:`NAME` with transformers' attention and mask interfaces. A model call that
-carries ``plan=…`` uses it; any other call (plain rows, the ``rows`` layout) falls through to transformers' own SDPA.
+carries ``plan=…`` uses it; any other call (plain rows, the unpacked layout) falls through to transformers' own SDPA.
 The plan travels as a keyword of the model call, so that it is still there when gradient checkpointing recomputes.
 """
 
@@ -17,16 +17,19 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from mmgrpo.errors import TrainingError, explain
+from mmgrpo.policy.attention.blocks import block_plan
+from mmgrpo.policy.attention.layout import Span
+from mmgrpo.policy.attention.prefix import has_kernels, prefix_plan
 
 NAME = "mmgrpo_packed"
 """Name of the attention implementation in transformers' registry."""
 
 
-class Attends(Protocol):
+class AttentionPlan(Protocol):
     """Anything that computes one layer's attention over a row: a training plan, a prefill, a decoding step."""
 
     @property
-    def reach(self) -> int:
+    def max_span(self) -> int:
         """Tokens from the first of a prompt to the last of its longest completion: what one query may look back."""
         ...
 
@@ -37,6 +40,19 @@ class Attends(Protocol):
         ...
 
 
+def build_plan(spans: tuple[Span, ...], device: torch.device) -> AttentionPlan:
+    """Choose how a row's attention is computed.
+
+    Args:
+        spans: Where prompts and completions stand.
+        device: Where the row will be.
+
+    Returns:
+        A plan that covers every row index.
+    """
+    return (prefix_plan if has_kernels(device.type) else block_plan)(spans, device)
+
+
 def packed_attention(
     module: nn.Module,
     query: Float[Tensor, "B H T D"],
@@ -44,7 +60,7 @@ def packed_attention(
     value: Float[Tensor, "B J T D"],
     attention_mask: Tensor | None,
     scaling: float | None = None,
-    plan: Attends | None = None,
+    plan: AttentionPlan | None = None,
     **kwargs: Any,
 ) -> tuple[Float[Tensor, "B T H D"], None]:
     """Attend by the plan if there is one, else as transformers' SDPA does.
@@ -69,11 +85,11 @@ def packed_attention(
     if plan is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
     window = kwargs.get("sliding_window")
-    if window is not None and plan.reach > window:
+    if window is not None and plan.max_span > window:
         raise TrainingError(
             explain(
                 "A sliding window cannot be shared by a packed row yet",
-                got=f"window {window} tokens, prompt and completion {plan.reach} tokens",
+                got=f"window {window} tokens, prompt and completion {plan.max_span} tokens",
                 fix="Set model.layout: rows.",
             )
         )
@@ -83,7 +99,7 @@ def packed_attention(
     return out[None], None
 
 
-def register() -> None:
+def register_attention() -> None:
     """Make :data:`NAME` known to transformers; calling it again changes nothing."""
     AttentionInterface.register(NAME, packed_attention)
     AttentionMaskInterface.register(NAME, sdpa_mask)

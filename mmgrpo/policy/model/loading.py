@@ -1,4 +1,4 @@
-"""Loading a policy: a hub id, a local folder, or a tiny twin built in code.
+"""Loading a policy: a hub id, a local folder, or a tiny model built in code; with its weights or only its outline.
 
 Chooses class, device and dtype. What the YAML says of the processor is in ``processors``.
 """
@@ -14,14 +14,12 @@ from torch import nn
 
 from mmgrpo.config.model import Model
 from mmgrpo.errors import ConfigError, explain
-from mmgrpo.policy.attention import NAME, register
-from mmgrpo.policy.compat import decoder_of
-from mmgrpo.policy.families.record import Family
+from mmgrpo.policy.attention.interface import NAME, register_attention
 from mmgrpo.policy.families.registry import family_of, tiny_names
-from mmgrpo.policy.norms import gather_norms
-from mmgrpo.policy.patches import project_patches
-from mmgrpo.policy.processors import limit_pixels, load_processor, set_template
-from mmgrpo.policy.source import require_bitsandbytes, said_plainly
+from mmgrpo.policy.families.spec import FamilySpec, LoadedFamily
+from mmgrpo.policy.model.checkpoint import friendly_errors, require_bitsandbytes
+from mmgrpo.policy.model.processors import limit_pixels, load_processor, set_template
+from mmgrpo.policy.patches import decoder_of, fuse_norms, project_patches
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -33,11 +31,11 @@ class LoadedModel:
     model: Any
     processor: Any
     """The processor, or the tokenizer of a text-only family."""
-    family: Family
+    family: FamilySpec
     device: torch.device
 
 
-def devices_here() -> dict[str, bool]:
+def available_devices() -> dict[str, bool]:
     """Tell which devices this machine has, the one to prefer first."""
     return {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
 
@@ -48,7 +46,7 @@ def choose_device(name: str) -> torch.device:
     Raises:
         ConfigError: The named device is not there.
     """
-    available = devices_here()
+    available = available_devices()
     if name == "auto":
         return torch.device(next(d for d, there in available.items() if there))
     if not available[name]:
@@ -77,7 +75,7 @@ def load_model(settings: Model) -> LoadedModel:
         ConfigError: Unknown family, missing folder, or a device that is not there.
         ProcessorError: The checkpoint has no chat template and the YAML names none.
     """
-    register()
+    register_attention()
     device = choose_device(settings.device)
     dtype = choose_dtype(settings.dtype, device)
     if settings.name.startswith("tiny:"):
@@ -90,7 +88,7 @@ def load_model(settings: Model) -> LoadedModel:
     limit_pixels(processor, family, settings)
     silence_dropout(model)
     project_patches(model)
-    gather_norms(model)
+    fuse_norms(model)
     if family.layout == "packed":
         decoder_of(model, family.decoder).set_attn_implementation(NAME)
     if settings.tune != "qlora":
@@ -98,7 +96,7 @@ def load_model(settings: Model) -> LoadedModel:
     return LoadedModel(model=model.eval(), processor=processor, family=family, device=device)
 
 
-def _tiny(settings: Model) -> tuple[Any, Any, Family]:
+def _tiny(settings: Model) -> tuple[Any, Any, FamilySpec]:
     name = settings.name.removeprefix("tiny:")
     if settings.name not in tiny_names():
         raise ConfigError(
@@ -119,9 +117,9 @@ def _tiny(settings: Model) -> tuple[Any, Any, Family]:
     return model, processor, family
 
 
-def _checkpoint(settings: Model, dtype: torch.dtype) -> tuple[Any, Family]:
+def _checkpoint(settings: Model, dtype: torch.dtype) -> tuple[Any, FamilySpec]:
     arguments: dict[str, Any] = {"revision": settings.revision, "trust_remote_code": settings.trust_remote_code}
-    with said_plainly(settings):
+    with friendly_errors(settings):
         config = transformers.AutoConfig.from_pretrained(settings.name, **arguments)
         family = family_of(config.model_type)
         if settings.tune == "qlora":
@@ -143,3 +141,44 @@ def silence_dropout(model: nn.Module) -> None:
                 setattr(module, name, 0.0)
         if isinstance(getattr(module, "dropout", None), float):
             module.dropout = 0.0  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOutline:
+    """What there is to know of a model before its weights are loaded."""
+
+    model: nn.Module
+    """Without storage, but for tiny models."""
+    processor: Any
+    family: FamilySpec
+    family_info: LoadedFamily
+
+
+def load_outline(settings: Model) -> ModelOutline:
+    """Load a processor, and a model without weights.
+
+    Args:
+        settings: The ``model`` section.
+
+    Raises:
+        ConfigError: Unknown family, or no such checkpoint.
+        ProcessorError: The checkpoint has no chat template and the YAML names none.
+    """
+    if settings.name.startswith("tiny:"):
+        loaded = load_model(settings.model_copy(update={"device": "cpu"}))
+        info = LoadedFamily(spec=loaded.family, config=loaded.model.config)
+        return ModelOutline(model=loaded.model, processor=loaded.processor, family=loaded.family, family_info=info)
+    processor = load_processor(settings)
+    arguments: dict[str, Any] = {"trust_remote_code": settings.trust_remote_code}
+    with friendly_errors(settings):
+        config = transformers.AutoConfig.from_pretrained(settings.name, revision=settings.revision, **arguments)
+        family = family_of(config.model_type)
+        loader = getattr(transformers, family.model_class)
+        build = getattr(loader, "from_config", None) or loader._from_config
+        with torch.device("meta"):
+            model = build(config)
+    set_template(processor, settings)
+    limit_pixels(processor, family, settings)
+    return ModelOutline(
+        model=model, processor=processor, family=family, family_info=LoadedFamily(spec=family, config=config)
+    )

@@ -17,15 +17,13 @@ from torch import Tensor, nn
 
 from mmgrpo.config.model import Model
 from mmgrpo.errors import CheckpointError, ConfigError, explain
-from mmgrpo.policy.adapters import merged_weights
-from mmgrpo.policy.compat import enable_gradient_checkpointing
-from mmgrpo.policy.families.record import Family, Layout
-from mmgrpo.policy.families.registry import Facts
-from mmgrpo.policy.folders import write_settings
-from mmgrpo.policy.forward import PackedForward, TokenStats
-from mmgrpo.policy.loading import load_model
-from mmgrpo.policy.lora import add_adapters, is_fresh
-from mmgrpo.policy.parts import PartCount, count_parts, freeze_parts
+from mmgrpo.policy.families.spec import FamilySpec, Layout, LoadedFamily
+from mmgrpo.policy.model.checkpoint import write_settings
+from mmgrpo.policy.model.forward import PackedForward, TokenStats
+from mmgrpo.policy.model.loading import load_model
+from mmgrpo.policy.model.lora import add_adapters, is_fresh, merged_weights
+from mmgrpo.policy.model.parts import PartCount, count_parts, freeze_parts
+from mmgrpo.policy.patches import enable_gradient_checkpointing
 from mmgrpo.types import Batch
 
 DROPOUT_WARNING = explain(
@@ -47,13 +45,13 @@ class Policy:
         adapters: The peft model around ``model``, or None.
     """
 
-    def __init__(self, model: Any, processor: Any, family: Family, settings: Model, adapters: Any = None) -> None:
+    def __init__(self, model: Any, processor: Any, family: FamilySpec, settings: Model, adapters: Any = None) -> None:
         self.model = model
         self.processor = processor
         self.family = family
         self.settings = settings
         self.adapters = adapters
-        self.facts = Facts(family=family, config=model.config)
+        self.family_info = LoadedFamily(spec=family, config=model.config)
         self.module = PackedForward(
             model, family, layout=_layout(family, settings), chunk=settings.logprob_chunk_tokens
         )
@@ -68,6 +66,11 @@ class Policy:
     def dtype(self) -> torch.dtype:
         """Of the weights."""
         return self.model.get_input_embeddings().weight.dtype
+
+    @property
+    def layout(self) -> str:
+        """The layout in use, as ``model.layout`` calls it: packed or rows."""
+        return "packed" if self.module.layout == "packed" else "rows"
 
     @property
     def tokenizer(self) -> Any:
@@ -96,7 +99,7 @@ class Policy:
             freeze_parts(self.model, self.family, self.settings.freeze)
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
+    def generation_mode(self) -> Iterator[None]:
         """No gradients and no recomputation: transformers drops its cache where layers are set to be recomputed."""
         training = self.model.training
         self.model.eval()
@@ -107,12 +110,12 @@ class Policy:
             self.model.train(training)
 
     @contextmanager
-    def unfrozen(self) -> Iterator[None]:
+    def all_parameters_trainable(self) -> Iterator[None]:
         """Let every weight learn for a while (supervised warm start); adapters stay as they are."""
         before = [(n, p, p.requires_grad) for n, p in self.model.named_parameters()]
         if self.adapters is None:
             for n, p, _ in before:
-                p.requires_grad_(p.is_floating_point() and not n.startswith(self.family.fixed))
+                p.requires_grad_(p.is_floating_point() and not n.startswith(self.family.never_trained))
         try:
             yield
         finally:
@@ -204,8 +207,8 @@ class Policy:
             raise KeyError(f"unexpected {found.unexpected_keys[:3]}")
 
 
-def _layout(family: Family, settings: Model) -> Layout:
-    if settings.layout == "packed" and family.layout == "rows":
+def _layout(family: FamilySpec, settings: Model) -> Layout:
+    if settings.layout == "packed" and family.layout == "unpacked":
         raise ConfigError(
             explain(
                 f"The attention of {family.name} cannot be shared over a group",
@@ -214,7 +217,7 @@ def _layout(family: Family, settings: Model) -> Layout:
                 got="packed",
             )
         )
-    return family.layout if settings.layout == "auto" else settings.layout
+    return family.layout if settings.layout == "auto" else "packed" if settings.layout == "packed" else "unpacked"
 
 
 def load_policy(settings: Model) -> Policy:
@@ -227,7 +230,8 @@ def load_policy(settings: Model) -> Policy:
         A policy on its device, in eval mode.
 
     Raises:
-        ConfigError: See :func:`mmgrpo.policy.loading.load_model` and :func:`mmgrpo.policy.lora.add_adapters`.
+        ConfigError: As :func:`~mmgrpo.policy.model.loading.load_model` and
+            :func:`~mmgrpo.policy.model.lora.add_adapters` say.
     """
     loaded = load_model(settings)
     adapters = None

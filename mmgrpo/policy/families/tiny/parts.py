@@ -1,4 +1,4 @@
-"""What all tiny twins share: a byte-level BPE tokenizer built in code, a chat template, seeded weights.
+"""What all tiny models share: a byte-level BPE tokenizer built in code, a chat template, seeded weights.
 
 No network and no files. The tokenizer splits text by the same rule as Qwen's, so that ``<answer>3</answer>`` costs
 about as many tokens as with the real one.
@@ -45,6 +45,18 @@ _TEXT = (
     "yes no red green blue black gray teal brown yellow purple cyan. Answer with a single number. "
     "Only the number. The picture, the sound, the video. What does the speaker say? How many times does it beep? "
 )
+SIZES = {
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vision_hidden_size": 96,
+    "vision_intermediate_size": 192,
+    "vision_depth": 2,
+    "vision_num_heads": 4,
+}
+"""Sizes that most tiny models share; each family adds its own."""
 _TEMPLATE = """{%- for message in messages -%}
 <|im_start|>{{ message.role }}
 {% if message.content is string %}{{ message.content }}{% else %}{% for part in message.content %}
@@ -62,7 +74,7 @@ def chat_template(
     video: str = "<|vision_start|><|video_pad|><|vision_end|>",
     audio: str = "<|audio_start|><|audio_pad|><|audio_end|>",
 ) -> str:
-    """A ChatML template with one placeholder per medium, as the family's processor wants them."""
+    """A ChatML template with one placeholder per media item, as the family's processor wants them."""
     return _TEMPLATE.replace("IMAGE", image).replace("VIDEO", video).replace("AUDIO", audio)
 
 
@@ -117,11 +129,11 @@ def build_tokenizer(*special: str, named: Mapping[str, str] | None = None) -> An
     return tokenizer
 
 
-def merged(defaults: Mapping[str, int], overrides: Mapping[str, int]) -> dict[str, int]:
-    """Lay the sizes of ``model.sizes`` over a twin's own.
+def merge_sizes(defaults: Mapping[str, int], overrides: Mapping[str, int]) -> dict[str, int]:
+    """Lay the sizes of ``model.sizes`` over a tiny model's own.
 
     Raises:
-        ConfigError: A size that the twin does not have, one below 1, or sizes that do not divide.
+        ConfigError: A size that the model does not have, one below 1, or sizes that do not divide.
     """
     for name, size in overrides.items():
         if name not in defaults:
@@ -149,7 +161,7 @@ def decoder_sizes(sizes: Mapping[str, int], tokenizer: Any) -> dict[str, Any]:
     """Settings of a tiny text stack that Llama, Qwen and their kin share.
 
     Args:
-        sizes: Of the twin.
+        sizes: Of the tiny model.
         tokenizer: Its vocabulary and its end and padding tokens are the stack's.
     """
     names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
@@ -160,6 +172,17 @@ def decoder_sizes(sizes: Mapping[str, int], tokenizer: Any) -> dict[str, Any]:
         "bos_token_id": None,
         "eos_token_id": tokenizer.eos_token_id,
         "pad_token_id": tokenizer.pad_token_id,
+    }
+
+
+def encoder_sizes(sizes: Mapping[str, int]) -> dict[str, Any]:
+    """Settings of a tiny vision transformer as SigLIP calls them; patch and image where the model has them."""
+    return {
+        "hidden_size": sizes["vision_hidden_size"],
+        "intermediate_size": sizes["vision_intermediate_size"],
+        "num_hidden_layers": sizes["vision_depth"],
+        "num_attention_heads": sizes["vision_num_heads"],
+        **{name: sizes[name] for name in ("image_size", "patch_size") if name in sizes},
     }
 
 

@@ -6,38 +6,27 @@ padding token passes through a linear layer.
 
 Two forms for completions, chosen by their cost:
 
-- *joined*: all completions of a segment are one query block over ``[prompt | all its completions]``. The prompt's keys
-  are read in place, never copied; the mask keeps completions apart. Best when completions are short.
-- *apart*: each completion is its own query block over ``[prompt | itself]``, with the prompt's keys copied. Best when
-  completions are long.
+- *grouped*: all completions of a segment are one query block over ``[prompt | all its completions]``. The prompt's
+  keys are read in place, never copied; the mask keeps completions apart. Best when completions are short.
+- *per completion*: each completion is its own query block over ``[prompt | itself]``, with the prompt's keys copied.
+  Best when completions are long.
 
-Where attention kernels tell their log-sum-exp (the CPU), neither form is needed: :mod:`mmgrpo.policy.shared` reads the
-prompt's keys in place at the cost of *apart*.
+Where attention kernels tell their log-sum-exp (the CPU), neither form is needed: :mod:`mmgrpo.policy.attention.prefix`
+reads the prompt's keys in place at the cost of the second.
 
 This file knows tensors and lengths, not models.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mmgrpo.policy.layout import Span
-from mmgrpo.policy.partial import has_kernels
-from mmgrpo.policy.shared import Part, SharedPlan, part_of
-
-Item = TypeVar("Item")
-MAX_SCORES = 1 << 26
-"""Largest number of (query, key) pairs in one block; bounds the size of masks and scores."""
-MAX_WASTE = 1.25
-"""Segments share a block when padding them to the longest costs at most this factor."""
+from mmgrpo.policy.attention.layout import Span, longest_span, similar_chunks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +44,13 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class BlockPlan:
     """The attention of one packed row."""
 
     blocks: tuple[Block, ...]
     order: Int[Tensor, "T"]
     """For each row index, where its output stands in the concatenated outputs of all blocks."""
-    reach: int
+    max_span: int
     """Tokens of the longest prompt with its completion."""
 
     def attend(
@@ -72,43 +61,7 @@ class Plan:
         return torch.cat(outputs).index_select(0, self.order)
 
 
-def build_plan(spans: tuple[Span, ...], device: torch.device) -> Plan | SharedPlan:
-    """Choose the calls that compute a row.
-
-    Args:
-        spans: Where prompts and completions stand.
-        device: Where the row will be.
-
-    Returns:
-        A plan that covers every row index.
-    """
-    if has_kernels(device.type):
-        reach = max(s.prompt + max(s.completions, default=0) for s in spans)
-        return SharedPlan(parts=tuple(_parts(spans, device)), reach=reach)
-    return block_plan(spans, device)
-
-
-def _parts(spans: tuple[Span, ...], device: torch.device) -> Iterator[Part]:
-    """Prompts over themselves, all completions of a prompt over the prompt, each completion over itself."""
-    for chunk in _chunks(spans, lambda s: (s.prompt, s.prompt)):
-        prompts = [(s.start, s.prompt) for s in chunk]
-        yield part_of(prompts, prompts, device)
-    answered = tuple(s for s in spans if s.completions)
-    for chunk in _chunks(answered, lambda s: (s.length - s.prompt, s.prompt)):
-        answers = [(s.first_completion, s.length - s.prompt) for s in chunk]
-        yield part_of(answers, [(s.start, s.prompt) for s in chunk], device)
-    for alone in _chunks(tuple(_completions(answered)), lambda c: (c[1], c[1])):
-        yield part_of(alone, alone, device, merges=True)
-
-
-def _completions(spans: tuple[Span, ...]) -> Iterator[tuple[int, int]]:
-    """First row index and length of every completion."""
-    for span in spans:
-        ends = accumulate(span.completions, initial=span.first_completion)
-        yield from zip(ends, span.completions, strict=False)
-
-
-def block_plan(spans: tuple[Span, ...], device: torch.device) -> Plan:
+def block_plan(spans: tuple[Span, ...], device: torch.device) -> BlockPlan:
     """Choose the blocks of a row, for devices whose kernels do not tell their log-sum-exp.
 
     Args:
@@ -118,20 +71,21 @@ def block_plan(spans: tuple[Span, ...], device: torch.device) -> Plan:
     Returns:
         A plan that covers every row index exactly once.
     """
-    blocks = [_prompt_block(chunk) for chunk in _chunks(spans, lambda s: (s.prompt, s.prompt))]
+    blocks = [_prompt_block(chunk) for chunk in similar_chunks(spans, lambda s: (s.prompt, s.prompt))]
     answered = tuple(s for s in spans if s.completions)
-    joined = tuple(s for s in answered if _joined_is_cheaper(s))
-    apart = tuple(s for s in answered if not _joined_is_cheaper(s))
-    blocks += [_joined_block(c) for c in _chunks(joined, lambda s: (s.length - s.prompt, s.length))]
-    blocks += [_apart_block(c) for c in _chunks(apart, _apart_size)]
-    written = torch.cat([b.queries.flatten() if b.valid is None else b.queries.flatten()[b.valid] for b in blocks])
-    order = torch.empty_like(written)
-    order[written] = torch.arange(len(written))
-    reach = max(s.prompt + max(s.completions, default=0) for s in spans)
-    return Plan(blocks=tuple(_move(b, device) for b in blocks), order=order.to(device), reach=reach)
+    grouped = tuple(s for s in answered if _grouped_is_cheaper(s))
+    separate = tuple(s for s in answered if not _grouped_is_cheaper(s))
+    blocks += [_grouped_block(c) for c in similar_chunks(grouped, lambda s: (s.length - s.prompt, s.length))]
+    blocks += [_per_completion_block(c) for c in similar_chunks(separate, _per_completion_size)]
+    rows = torch.cat([b.queries.flatten() if b.valid is None else b.queries.flatten()[b.valid] for b in blocks])
+    order = torch.empty_like(rows)
+    order[rows] = torch.arange(len(rows))
+    return BlockPlan(
+        blocks=tuple(_move(b, device) for b in blocks), order=order.to(device), max_span=longest_span(spans)
+    )
 
 
-def grouped(x: Float[Tensor, "n J L D"], heads: int) -> Float[Tensor, "n H L D"]:
+def repeat_key_heads(x: Float[Tensor, "n J L D"], heads: int) -> Float[Tensor, "n H L D"]:
     """Repeat each key head for the query heads that share it."""
     n, j, length, width = x.shape
     if j == heads:
@@ -143,8 +97,8 @@ def _attend_block(block: Block, q: Tensor, k: Tensor, v: Tensor, scale: float) -
     heads = q.shape[1]
     n, length = block.queries.shape
     query = _take(q, block.queries).transpose(1, 2)
-    key = grouped(_take(k, block.keys).transpose(1, 2), heads)
-    value = grouped(_take(v, block.keys).transpose(1, 2), heads)
+    key = repeat_key_heads(_take(k, block.keys).transpose(1, 2), heads)
+    value = repeat_key_heads(_take(v, block.keys).transpose(1, 2), heads)
     out = F.scaled_dot_product_attention(
         query, key, value, attn_mask=block.mask, is_causal=block.mask is None, scale=scale
     )
@@ -157,34 +111,17 @@ def _take(x: Float[Tensor, "T J D"], index: Int[Tensor, "n L"]) -> Float[Tensor,
     return x.index_select(0, index.flatten()).unflatten(0, index.shape)
 
 
-def _joined_is_cheaper(span: Span) -> bool:
+def _grouped_is_cheaper(span: Span) -> bool:
     total = sum(span.completions)
-    joined = total * (span.prompt + total)
+    grouped = total * (span.prompt + total)
     copies = len(span.completions) * span.prompt  # moving a key costs about as much as a few dozen scores
-    apart = sum(c * (span.prompt + c) for c in span.completions) + 32 * copies
-    return joined <= apart
+    separate = sum(c * (span.prompt + c) for c in span.completions) + 32 * copies
+    return grouped <= separate
 
 
-def _apart_size(span: Span) -> tuple[int, int]:
+def _per_completion_size(span: Span) -> tuple[int, int]:
     longest = max(span.completions)
     return len(span.completions) * longest, span.prompt + longest
-
-
-def _chunks(items: tuple[Item, ...], size: Callable[[Item], tuple[int, int]]) -> Iterator[tuple[Item, ...]]:
-    """Group items of similar size, bounded in padding and in the number of scores."""
-    ordered = sorted(items, key=lambda s: (size(s)[1], size(s)[0]))
-    chunk: list[Item] = []
-    for item in ordered:
-        candidate = [*chunk, item]
-        queries, keys = (max(size(s)[i] for s in candidate) for i in (0, 1))
-        padded = len(candidate) * queries * keys
-        exact = sum(size(s)[0] * size(s)[1] for s in candidate)
-        if chunk and (padded > MAX_WASTE * exact or padded > MAX_SCORES):
-            yield tuple(chunk)
-            candidate = [item]
-        chunk = candidate
-    if chunk:
-        yield tuple(chunk)
 
 
 def _prompt_block(spans: tuple[Span, ...]) -> Block:
@@ -194,7 +131,7 @@ def _prompt_block(spans: tuple[Span, ...]) -> Block:
     return Block(queries=index, keys=index, mask=None, valid=_valid([s.prompt for s in spans], length))
 
 
-def _joined_block(spans: tuple[Span, ...]) -> Block:
+def _grouped_block(spans: tuple[Span, ...]) -> Block:
     prompts, answers = max(s.prompt for s in spans), max(s.length - s.prompt for s in spans)
     queries = torch.stack([_range(s.first_completion, s.length - s.prompt, answers) for s in spans])
     prompt_keys = torch.stack([_range(s.start, s.prompt, prompts) for s in spans])
@@ -203,14 +140,14 @@ def _joined_block(spans: tuple[Span, ...]) -> Block:
         owner = torch.repeat_interleave(torch.arange(len(span.completions)), torch.tensor(span.completions))
         completion[row, : len(owner)] = owner
     lower = torch.ones(answers, answers, dtype=torch.bool).tril()
-    own = (completion[:, :, None] == completion[:, None, :]) & lower
+    same = (completion[:, :, None] == completion[:, None, :]) & lower
     seen = torch.arange(prompts) < torch.tensor([s.prompt for s in spans])[:, None]
-    mask = torch.cat([seen[:, None, :].expand(-1, answers, -1), own], dim=2)
+    mask = torch.cat([seen[:, None, :].expand(-1, answers, -1), same], dim=2)
     valid = _valid([s.length - s.prompt for s in spans], answers)
-    return Block(queries=queries, keys=torch.cat([prompt_keys, queries], 1), mask=_shared(mask), valid=valid)
+    return Block(queries=queries, keys=torch.cat([prompt_keys, queries], 1), mask=_one_if_same(mask), valid=valid)
 
 
-def _apart_block(spans: tuple[Span, ...]) -> Block:
+def _per_completion_block(spans: tuple[Span, ...]) -> Block:
     prompts, longest = max(s.prompt for s in spans), max(max(s.completions) for s in spans)
     queries, prompt_keys, lengths, seen = [], [], [], []
     for span in spans:
@@ -225,10 +162,10 @@ def _apart_block(spans: tuple[Span, ...]) -> Block:
     lower = torch.ones(longest, longest, dtype=torch.bool).tril()
     mask = torch.cat([torch.stack(seen)[:, None].expand(-1, longest, -1), lower.expand(len(queries), -1, -1)], dim=2)
     keys = torch.cat([torch.stack(prompt_keys), query], 1)
-    return Block(queries=query, keys=keys, mask=_shared(mask), valid=_valid(lengths, longest))
+    return Block(queries=query, keys=keys, mask=_one_if_same(mask), valid=_valid(lengths, longest))
 
 
-def _shared(mask: Bool[Tensor, "n Lq Lk"]) -> Bool[Tensor, "n 1 Lq Lk"]:
+def _one_if_same(mask: Bool[Tensor, "n Lq Lk"]) -> Bool[Tensor, "n 1 Lq Lk"]:
     """Keep one copy of a mask that is the same for the whole block."""
     same = len(mask) > 1 and bool((mask == mask[:1]).all())
     return (mask[:1] if same else mask)[:, None]

@@ -1,0 +1,1 @@
+"""Attention over packed rows: each prompt stands once and is read by all its completions."""
