@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mmgrpo.config.load import AnyConfig, LoadedConfig, Overrides, load, read_overrides
+from mmgrpo.config.load import AnyConfig, LoadedConfig, Overrides, read_overrides, resolve_config
 from mmgrpo.errors import ConfigError, explain
 from mmgrpo.observe.runfolder import RunFolder, newest_run_folder, open_run_folder
 
@@ -43,13 +43,13 @@ def begin(
         raise ConfigError(explain("resume names no run", expected=expected, got=f"{resume!r:.80}"))
     layers = joined(overrides, sections)
     if resume is None or resume is False:
-        return load(config, layers), None
+        return resolve_config(config, layers), None
     if resume is True:
-        loaded = load(config, layers)
+        loaded = resolve_config(config, layers)
         folder = newest_run_folder(loaded.config.train.output_dir, loaded.name)
     else:
         folder = open_run_folder(resume)
-    loaded = load(folder.config, layers, folder=folder.base_folder())
+    loaded = resolve_config(folder.config, layers, folder=folder.base_folder())
     return replace(loaded, name=folder.path.name), folder
 
 

@@ -17,7 +17,7 @@ import torch
 from rich.console import Console
 
 from mmgrpo.config.data import Source, Template
-from mmgrpo.config.load import LoadedConfig, Overrides, load
+from mmgrpo.config.load import LoadedConfig, Overrides, resolve_config
 from mmgrpo.config.schema import Config
 from mmgrpo.data.convert import write_parquet
 from mmgrpo.data.encoders import Encoders
@@ -93,7 +93,7 @@ def check(
         ConfigError: The configuration, the model that it names, or a reward is wrong, or the rows lack what it needs.
         DatasetError: A source cannot be opened.
     """
-    loaded = load(config, overrides)
+    loaded = resolve_config(config, overrides)
     sources = _sources(loaded)
     scored = [rows for key, rows in sources.items() if key != "warm_start.data"]
     check_rewards(loaded.config.rewards, loaded.folder, scored)
@@ -202,7 +202,7 @@ def head(config: str | Path | Config, *, overrides: Overrides = (), count: int =
     Raises:
         MmgrpoError: A row cannot be made into a prompt; the message names it.
     """
-    loaded = load(config, overrides)
+    loaded = resolve_config(config, overrides)
     samples = next(iter(_sources(loaded).values()))
     outline = load_outline(loaded.config.model)
     encode = _encoder(loaded, outline, 1)
@@ -278,9 +278,11 @@ def _to_convert(source: str | Path, overrides: Overrides, form: str) -> LoadedCo
     """Load what says which rows are meant, without the words around them."""
     base: dict[str, Any] = {"model": {"name": "tiny:qwen2_5_vl"}}  # only rows are looked at
     if Path(source).suffix.lower() in (".yaml", ".yml"):
-        loaded = load(source, overrides, base=base)
+        loaded = resolve_config(source, overrides, base=base)
     else:
-        loaded = load(None, overrides, base=base | {"data": {"train": {"path": str(source), "format": form}}})
+        loaded = resolve_config(
+            None, overrides, base=base | {"data": {"train": {"path": str(source), "format": form}}}
+        )
     user = loaded.config.data.template.user
     whole = "prompt" not in names_in(user, key="data.template.user")
     template = Template(user=user) if whole else Template()

@@ -15,7 +15,7 @@ from mmgrpo.api.evaluations import evaluation_name, free_name, table_rows, write
 from mmgrpo.api.judging import judge_shown
 from mmgrpo.api.quiet import only_first, quiet_bars
 from mmgrpo.assemble import UserInputs, assemble
-from mmgrpo.config.load import LoadedConfig, Overrides, load
+from mmgrpo.config.load import LoadedConfig, Overrides, resolve_config
 from mmgrpo.config.paths import find_file
 from mmgrpo.errors import ConfigError, explain
 from mmgrpo.evaluation.report import Report
@@ -146,13 +146,13 @@ def _find(target: str | Path, config: str | Path | None) -> _Found:
         # nothing is trained, so a YAML's adapters have no meaning; and only a tiny model has sizes
         bare = {"name": str(target), "tune": "full", "lora": None}
         bare |= {} if str(target).startswith("tiny:") else {"sizes": None}
-        return _Found(loaded=load(config, base=base), model=bare, folder=None, step=0)
+        return _Found(loaded=resolve_config(config, base=base), model=bare, folder=None, step=0)
     folder = RunFolder(run.absolute())
     policy = find_policy_folder(path.absolute())
     settings = settings_of(policy).model_dump(include={"name", "tune", "lora", "sizes", "seed"})
     step = re.fullmatch(r"step-(\d+)", policy.parent.name)
     return _Found(
-        loaded=load(folder.config, folder=folder.base_folder()),
+        loaded=resolve_config(folder.config, folder=folder.base_folder()),
         model=settings | {"revision": None},
         folder=folder,
         step=int(step[1]) if step else 0,
@@ -167,7 +167,7 @@ def _overridden(found: _Found, data: Any, overrides: Overrides) -> LoadedConfig:
     if overrides:
         layers = joined(layers, nested(overrides))
     loaded = found.loaded
-    return replace(loaded, config=load(loaded.config, layers, folder=loaded.folder).config)
+    return replace(loaded, config=resolve_config(loaded.config, layers, folder=loaded.folder).config)
 
 
 def _data_layer(data: str | Path) -> dict[str, Any]:
@@ -177,7 +177,7 @@ def _data_layer(data: str | Path) -> dict[str, Any]:
         return {"eval": {"path": str(Path(data).absolute()) if Path(data).exists() else str(data)}}
     named = find_file(data, what="data file").absolute()
     base = {"model": {"name": "tiny:none"}}  # only its rows are looked at
-    chosen = load(None, {"data.config": str(named)}, base=base, folder=named.parent).config.data
+    chosen = resolve_config(None, {"data.config": str(named)}, base=base, folder=named.parent).config.data
     layer = chosen.model_dump(exclude_unset=True, exclude={"config", "train"})
     if "columns" in layer:  # the run's own columns are those of other rows
         layer["columns"] = chosen.columns.model_dump()

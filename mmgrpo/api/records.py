@@ -20,10 +20,9 @@ from mmgrpo.api.evaluations import (
     write_evaluation,
 )
 from mmgrpo.assemble import Assembly
-from mmgrpo.config.changes import changes
-from mmgrpo.config.load import load
+from mmgrpo.config.load import resolve_config
 from mmgrpo.config.rollout import Rollout
-from mmgrpo.config.show import render, unit_lines
+from mmgrpo.config.show import changes, render_config, unit_lines
 from mmgrpo.evaluation.report import Report
 from mmgrpo.evaluation.run import choose_metric
 from mmgrpo.observe.completions import CompletionsWriter
@@ -81,7 +80,7 @@ class Records:
         config, policy = self.assembly.config, self.assembly.policy
         self._resumed = last_step is not None
         self.folder.write_start(
-            config=render(config),
+            config=render_config(config),
             folder=self.assembly.loaded.folder,
             source=self.assembly.loaded.path,
             facts={"device": str(policy.device), "dtype": str(policy.dtype), "layout": policy.layout},
@@ -107,9 +106,9 @@ class Records:
         if not self._resumed:
             return
         now = self.assembly.config
-        found = changes(load(self.folder.config).config, now)
+        found = changes(resolve_config(self.folder.config).config, now)
         if found:
-            self.folder.replace_config(render(now), changed=found)
+            self.folder.replace_config(render_config(now), changed=found)
             told = ", ".join(f"{key} {change}" for key, change in found.items())
             self.progress.say(f"changed for this run from now on: {told}")
 

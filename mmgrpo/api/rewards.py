@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from mmgrpo.assemble import UserInputs, assemble, open_feed
-from mmgrpo.config.load import Overrides, load
+from mmgrpo.config.load import Overrides, resolve_config
 from mmgrpo.errors import counted
 from mmgrpo.observe.progress import Progress
 from mmgrpo.reward.paste import regroup
@@ -45,7 +45,7 @@ def try_on(
         ConfigError: The YAML, a reward or the pasted file is wrong.
         DataError: Rows cannot be read.
     """
-    loaded = load(config, overrides)
+    loaded = resolve_config(config, overrides)
     console = console or Console()
     assembly = assemble(loaded, UserInputs(rewards=rewards))
     size = loaded.config.rollout.num_generations

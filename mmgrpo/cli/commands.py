@@ -163,9 +163,9 @@ def _config_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _config(arguments: argparse.Namespace) -> int:
     from mmgrpo.config.load import load_config
-    from mmgrpo.config.show import render
+    from mmgrpo.config.show import render_config
 
-    print(render(load_config(arguments.config, arguments.overrides)), end="")
+    print(render_config(load_config(arguments.config, arguments.overrides)), end="")
     return 0
 
 

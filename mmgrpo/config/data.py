@@ -173,7 +173,7 @@ Single = Annotated[
 """``{path: …}`` reads files, ``{synthetic: …}`` makes rows in code, ``{package: …}`` takes those of a package."""
 
 
-class Part(Section):
+class MixturePart(Section):
     """One source of a mixture."""
 
     source: Single
@@ -187,7 +187,7 @@ class Part(Section):
 class Mixture(Section):
     """Rows of several sources. Each source has epochs of its own: all its rows come before one comes again."""
 
-    mixture: tuple[Part, ...] = Field(min_length=1)
+    mixture: tuple[MixturePart, ...] = Field(min_length=1)
     """The sources, with their weights."""
     over_steps: Int | None = Field(default=None, ge=1)
     """Steps over which weights move to ``end_weight``."""
@@ -209,7 +209,7 @@ class Mixture(Section):
         return self
 
 
-def _end(part: Part) -> float:
+def _end(part: MixturePart) -> float:
     return (part.weight if part.end_weight is None else part.end_weight) or 0.0
 
 

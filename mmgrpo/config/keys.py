@@ -21,7 +21,7 @@ _WORDS = {int: "whole number", float: "number", str: "text", bool: "true or fals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Key:
+class ConfigKey:
     """One key of the schema."""
 
     path: tuple[str, ...]
@@ -78,14 +78,14 @@ def is_list(annotation: Any) -> bool:
     return get_origin(annotation) is tuple or any(is_list(part) for part in get_args(annotation))
 
 
-def takes_only_text(key: Key) -> bool:
+def takes_only_text(key: ConfigKey) -> bool:
     """Tell whether a key's value is text (or null), and nothing else."""
     annotation: object = key.field.annotation
     return annotation is str or annotation == str | None
 
 
 @cache
-def all_keys() -> tuple[Key, ...]:
+def all_keys() -> tuple[ConfigKey, ...]:
     """Give every key of the schema, sections too, in the order of the schema.
 
     Example:
@@ -96,7 +96,7 @@ def all_keys() -> tuple[Key, ...]:
 
 
 @cache
-def always_there() -> tuple[Key, ...]:
+def always_there() -> tuple[ConfigKey, ...]:
     """Give the keys that hold a value whatever the others select.
 
     Not the keys of variants, of sections that may be left out, and of list items; nor ``data.config``, which is gone
@@ -105,9 +105,9 @@ def always_there() -> tuple[Key, ...]:
     return tuple(key for key in _fixed(Config, ()) if key.dotted != "data.config")
 
 
-def _fixed(section: type[Section], path: tuple[str, ...]) -> Iterator[Key]:
+def _fixed(section: type[Section], path: tuple[str, ...]) -> Iterator[ConfigKey]:
     for name, field in section.model_fields.items():
-        key = Key(path=(*path, name), section=section, field=field)
+        key = ConfigKey(path=(*path, name), section=section, field=field)
         if only_with(field) is not None:
             continue
         if not key.sections:
@@ -116,17 +116,17 @@ def _fixed(section: type[Section], path: tuple[str, ...]) -> Iterator[Key]:
             yield from _fixed(key.sections[0], key.path)
 
 
-def _walk(section: type[Section], path: tuple[str, ...]) -> Iterator[Key]:
+def _walk(section: type[Section], path: tuple[str, ...]) -> Iterator[ConfigKey]:
     for name, field in section.model_fields.items():
         here = (*path, name)
-        key = Key(path=here, section=section, field=field)
+        key = ConfigKey(path=here, section=section, field=field)
         yield key
         below = (*here, "N") if is_list(field.annotation) else here
         for inner in key.sections:
             yield from _walk(inner, below)
 
 
-def find_keys(path: Sequence[str | int]) -> list[Key]:
+def find_keys(path: Sequence[str | int]) -> list[ConfigKey]:
     """Find the keys of the schema at a path; more than one where variants share a name.
 
     Example:
@@ -159,7 +159,7 @@ def choices_of(annotation: Any) -> tuple[Any, ...]:
     return tuple(choice for part in inner for choice in choices_of(part))
 
 
-def describe(key: Key) -> str:
+def describe(key: ConfigKey) -> str:
     """Say which values a key takes.
 
     Example:

@@ -13,12 +13,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from mmgrpo.config.merge import overlay
-from mmgrpo.config.overrides import from_mapping, from_texts
+from mmgrpo.config.layers import overlay, read_mapping, read_texts
 from mmgrpo.config.paths import find_file
-from mmgrpo.config.problems import tell
+from mmgrpo.config.problems import config_error
 from mmgrpo.config.schema import Config
-from mmgrpo.config.tree import Document, KeyPath, read_document
+from mmgrpo.config.yaml_text import Document, KeyPath, read_document
 from mmgrpo.errors import ConfigError, explain
 
 _EMPTY = Document(values={}, marks={})
@@ -65,10 +64,10 @@ def load_config(path: AnyConfig = None, overrides: Overrides = (), *, base: Mapp
         >>> load_config(None, {"model.name": "tiny:qwen2_5_vl", "loss": {"beta": 0.01}}).loss.beta
         0.01
     """
-    return load(path, overrides, base=base).config
+    return resolve_config(path, overrides, base=base).config
 
 
-def load(
+def resolve_config(
     path: AnyConfig = None,
     overrides: Overrides = (),
     *,
@@ -92,7 +91,7 @@ def load(
     """
     written, file = _written(path)
     start = Path(folder) if folder is not None else file.parent if file is not None else Path.cwd()
-    layers = [from_mapping(base or {}), written, read_overrides(overrides)]
+    layers = [read_mapping(base or {}), written, read_overrides(overrides)]
     merged = _stack(layers)
     named = _dataset_file(merged)
     if named is not None:
@@ -101,7 +100,7 @@ def load(
     try:
         config = Config.model_validate(merged.values)
     except ValidationError as error:
-        raise tell(error, merged) from None
+        raise config_error(error, merged) from None
     return LoadedConfig(config=config, path=file, folder=start.absolute(), name=file.stem if file else "run")
 
 
@@ -109,9 +108,9 @@ def _written(path: AnyConfig) -> tuple[Document, Path | None]:
     if path is None:
         return _EMPTY, None
     if isinstance(path, Config):
-        return from_mapping(path.model_dump(exclude_unset=True)), None
+        return read_mapping(path.model_dump(exclude_unset=True)), None
     if isinstance(path, Mapping):
-        return from_mapping(path), None
+        return read_mapping(path), None
     if not isinstance(path, str | Path):  # pyright: ignore[reportUnnecessaryIsInstance]
         expected = "the path of a YAML, a mmgrpo.Config, or a mapping of sections"
         raise ConfigError(
@@ -131,13 +130,13 @@ def read_overrides(overrides: Overrides) -> Document:
         ConfigError: They are neither texts nor a mapping, or one of them is malformed.
     """
     if isinstance(overrides, Mapping):
-        return from_mapping(overrides)
+        return read_mapping(overrides)
     texts = [overrides] if isinstance(overrides, str) else overrides
     # what Python hands over may be anything, whatever the annotation says
     if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):  # pyright: ignore
         expected = '["loss.beta=0.01"] or {"loss": {"beta": 0.01}}'
         raise ConfigError(explain("These are no overrides", expected=expected, got=repr(overrides)[:80]))
-    return from_texts(texts)
+    return read_texts(texts)
 
 
 def _stack(layers: Sequence[Document]) -> Document:

@@ -1,4 +1,4 @@
-"""The resolved configuration for people: YAML with the meaning of every key, and the page that documents all keys.
+"""The resolved configuration for people: YAML with every meaning, what differs from another, the page of all keys.
 
 ``python -m mmgrpo.config.show`` prints that page. This file knows the schema and nothing of what keys do.
 """
@@ -6,20 +6,20 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
 
 from mmgrpo.config.base import Section
-from mmgrpo.config.keys import Key, all_keys, describe, is_list, one_line
+from mmgrpo.config.keys import ConfigKey, all_keys, describe, is_list, one_line
 from mmgrpo.config.schema import Config
 from mmgrpo.config.warm_start import WarmStart
-from mmgrpo.config.write import block, flow
+from mmgrpo.config.yaml_text import to_block, to_flow
 from mmgrpo.errors import counted
 
 _WIDTH = 119
 
 
-def render(config: Config) -> str:
+def render_config(config: Config) -> str:
     """Write a configuration as YAML: every key with its value and its meaning, and the sizes that follow from them.
 
     Args:
@@ -31,7 +31,7 @@ def render(config: Config) -> str:
     return "\n".join([*_sizes_lines(config), "", *_lines(config, ""), ""])
 
 
-def sizes(config: Config) -> dict[str, str]:
+def derived_sizes(config: Config) -> dict[str, str]:
     """Work out the sizes that follow from the keys, each with its unit.
 
     Args:
@@ -42,7 +42,7 @@ def sizes(config: Config) -> dict[str, str]:
 
     Example:
         >>> from mmgrpo.config.load import load_config
-        >>> sizes(load_config(None, ["model.name=tiny:x"]))["completions per step"]
+        >>> derived_sizes(load_config(None, ["model.name=tiny:x"]))["completions per step"]
         '64 (8 prompts x 8)'
     """
     train, group = config.train, config.rollout.num_generations
@@ -107,7 +107,7 @@ def _warm(warm: WarmStart) -> str:
 
 def _sizes_lines(config: Config) -> Iterator[str]:
     yield "# Sizes that follow from the keys below:"
-    for name, size in sizes(config).items():
+    for name, size in derived_sizes(config).items():
         yield f"#   {name}: {size}"
 
 
@@ -137,9 +137,9 @@ def _item(lines: list[str], indent: str) -> Iterator[str]:
 
 def _entry(name: str, value: Any, indent: str) -> list[str]:
     if isinstance(value, str):
-        head, *rest = block(value, indent + "  ")
+        head, *rest = to_block(value, indent + "  ")
         return [f"{indent}{name}: {head}", *rest]
-    return [f"{indent}{name}: {flow(value)}"]
+    return [f"{indent}{name}: {to_flow(value)}"]
 
 
 def _commented(lines: list[str], doc: str, indent: str) -> Iterator[str]:
@@ -149,6 +149,39 @@ def _commented(lines: list[str], doc: str, indent: str) -> Iterator[str]:
         return
     yield from textwrap.wrap(doc, _WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# ")
     yield from lines
+
+
+def changes(before: Config, after: Config) -> dict[str, str]:
+    """List the keys whose values differ.
+
+    Args:
+        before: A configuration.
+        after: Another one.
+
+    Returns:
+        By dotted key: the old value and the new one, as YAML writes them; a section that is not there is null.
+
+    Example:
+        >>> from mmgrpo.config.load import load_config
+        >>> first = load_config(None, ["model.name=tiny:x"])
+        >>> changes(first, load_config(first, ["loss.beta=0.1", "train.num_steps=5"]))
+        {'loss.beta': '0.0 -> 0.1', 'train.num_steps': 'null -> 5'}
+    """
+    old, new = (dict(_flat(config.model_dump(mode="json"), "")) for config in (before, after))
+    names = [*old, *(name for name in new if name not in old)]
+    return {
+        name: f"{to_flow(old.get(name))} -> {to_flow(new.get(name))}"
+        for name in names
+        if old.get(name) != new.get(name)
+    }
+
+
+def _flat(values: Mapping[str, Any], above: str) -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(cast("Mapping[str, Any]", value), f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
 
 
 def schema_markdown() -> str:
@@ -177,17 +210,17 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def _values(key: Key) -> str:
+def _values(key: ConfigKey) -> str:
     if key.sections:
         return "list of sections" if is_list(key.field.annotation) else "section"
     return describe(key)
 
 
-def _default(key: Key) -> str:
+def _default(key: ConfigKey) -> str:
     if key.field.is_required():
         return "**required**"
     value = key.field.get_default(call_default_factory=True)
-    return "see below" if isinstance(value, Section) else f"`{flow(value)}`"
+    return "see below" if isinstance(value, Section) else f"`{to_flow(value)}`"
 
 
 _HEAD = """# Configuration

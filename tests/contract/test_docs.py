@@ -25,8 +25,8 @@ import pytest
 import mmgrpo
 from mmgrpo.cli.commands import COMMANDS
 from mmgrpo.config.keys import all_keys, find_keys
+from mmgrpo.config.layers import read_texts
 from mmgrpo.config.load import load_config
-from mmgrpo.config.overrides import from_texts
 from mmgrpo.config.schema import Config
 
 ROOT = Path(mmgrpo.__file__).resolve().parent.parent
@@ -144,7 +144,7 @@ def check_overrides(arguments, place):
     if config and (ROOT / config).exists():
         load_config(ROOT / config, overrides)
     else:
-        for path in from_texts(overrides).marks:
+        for path in read_texts(overrides).marks:
             assert find_keys(path), f"{place}: there is no key {'.'.join(map(str, path))}"
 
 

@@ -118,7 +118,7 @@ def test_rooms_without_torch_import_none(file):
         ("from mmgrpo import api", ("training", "x")),
         ("from ..trainer import fit", ("data", "x")),
         ("def f():\n    from mmgrpo.errors import MmgrpoError", ("data", "x")),
-        ("from mmgrpo.types import Sample\nfrom mmgrpo.config.load import load", ("types",)),
+        ("from mmgrpo.types import Sample\nfrom mmgrpo.config.load import resolve_config", ("types",)),
         ("if TYPE_CHECKING:\n    from mmgrpo.api import Run", ("observe", "x")),
         ("from mmgrpo.nowhere import x", ("cli", "x")),
     ],

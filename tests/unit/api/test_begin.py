@@ -24,9 +24,9 @@ def folder(tmp_path, file):
     """A run folder as a start leaves it."""
     made = create_run_folder(str(tmp_path / "runs/{name}"), "count")
     config = mmgrpo.load_config(file, ["train.num_steps=7"])
-    from mmgrpo.config.show import render
+    from mmgrpo.config.show import render_config
 
-    made.write_start(config=render(config), folder=tmp_path, source=file, facts={})
+    made.write_start(config=render_config(config), folder=tmp_path, source=file, facts={})
     return made
 
 

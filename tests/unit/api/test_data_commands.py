@@ -17,7 +17,7 @@ from PIL import Image
 from mmgrpo.api.data import check, convert, head
 from mmgrpo.cli import main
 from mmgrpo.config.data import Columns, Data, Files, Template
-from mmgrpo.config.load import load
+from mmgrpo.config.load import resolve_config
 from mmgrpo.data.opening import open_samples
 from mmgrpo.data.report import Findings, RowFacts, page
 from mmgrpo.data.samples import Samples
@@ -289,7 +289,7 @@ def test_scenes_and_clips_drawn_in_code_can_be_written(tmp_path: Path):
         yaml = tmp_path / f"{made}.yaml"
         yaml.write_text(f"model: {{name: tiny:qwen2_5_omni}}\ndata: {{train: {{synthetic: {made}, rows: 2}}}}\n")
         assert convert(yaml, tmp_path / f"{made}.parquet") == 2
-        before = open_samples(Data(), load(yaml).config.data.train, base=tmp_path, needed="x")
+        before = open_samples(Data(), resolve_config(yaml).config.data.train, base=tmp_path, needed="x")
         after = open_samples(Data(), Files(path=f"{made}.parquet"), base=tmp_path, needed="x")
         assert before is not None and after is not None
         for one, two in zip(before, after, strict=True):

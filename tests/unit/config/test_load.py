@@ -8,11 +8,11 @@ import pytest
 
 import mmgrpo
 from mmgrpo.config.keys import all_keys, always_there
-from mmgrpo.config.load import load, load_config
-from mmgrpo.config.names import ELSEWHERE
+from mmgrpo.config.load import load_config, resolve_config
 from mmgrpo.config.paths import bundled_folder, find_file
+from mmgrpo.config.problems import ELSEWHERE
 from mmgrpo.config.schema import Config
-from mmgrpo.config.write import flow
+from mmgrpo.config.yaml_text import to_flow
 from mmgrpo.errors import ConfigError
 
 MINIMAL = "model: {name: tiny:qwen2_5_vl}\n"
@@ -172,11 +172,11 @@ def test_a_dataset_file_cannot_name_another(write):
 def test_loaded_config_knows_where_it_came_from(write, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     file = write(MINIMAL, "deep/count.yaml")
-    loaded = load("deep/count.yaml")
+    loaded = resolve_config("deep/count.yaml")
     assert (loaded.path, loaded.folder, loaded.name) == (file, file.parent, "count")
-    python = load(None, {"model.name": "tiny:x"})
+    python = resolve_config(None, {"model.name": "tiny:x"})
     assert (python.path, python.folder, python.name) == (None, tmp_path, "run")
-    assert load(file, folder=tmp_path).folder == tmp_path
+    assert resolve_config(file, folder=tmp_path).folder == tmp_path
 
 
 def test_all_faults_are_told_in_the_order_of_the_file(write):
@@ -311,7 +311,7 @@ def test_a_key_of_another_variant_is_refused_and_its_default_is_not(write, given
     assert f"fix: Set {condition.partition(' with ')[2]}" in told
     assert f"or remove {key.rpartition('.')[2]}." in told
     default = next(k for k in all_keys() if k.dotted == key).field.get_default()
-    load_config(None, [f"{key}={flow(default)}"], base={"model": {"name": "tiny:x"}} | given)
+    load_config(None, [f"{key}={to_flow(default)}"], base={"model": {"name": "tiny:x"}} | given)
 
 
 def test_suites_have_names_of_their_own_and_decodings_that_exist():

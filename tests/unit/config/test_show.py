@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from mmgrpo.config.keys import all_keys, always_there
 from mmgrpo.config.load import load_config
-from mmgrpo.config.show import render, schema_markdown, sizes, unit_lines
-from mmgrpo.config.tree import parse_document, parse_value
-from mmgrpo.config.write import block, flow
+from mmgrpo.config.show import derived_sizes, render_config, schema_markdown, unit_lines
+from mmgrpo.config.yaml_text import parse_document, parse_value, to_block, to_flow
 
 FULL = {
     "model": {"name": "tiny:qwen2_5_vl", "tune": "lora", "sizes": {"hidden_size": 64}},
@@ -34,7 +33,7 @@ TREES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st
 def test_what_is_shown_loads_back_to_the_same_configuration(tmp_path, values):
     config = load_config(None, values)
     file = tmp_path / "config.yaml"
-    file.write_text(render(config), encoding="utf-8")
+    file.write_text(render_config(config), encoding="utf-8")
     assert load_config(file) == config
 
 
@@ -45,7 +44,7 @@ def test_any_text_in_a_configuration_is_shown_and_loads_back(first, second):
     if first == "None":
         return
     config = load_config(None, values)
-    shown = render(config)
+    shown = render_config(config)
     assert shown.encode("utf-8")
     document = parse_document(shown, source="shown").values
     assert document["data"]["template"]["system"] == first
@@ -54,22 +53,22 @@ def test_any_text_in_a_configuration_is_shown_and_loads_back(first, second):
 
 @given(TREES)
 def test_any_plain_value_on_one_line_reads_back(value):
-    assert parse_value(flow(value), source="t") == value
-    assert "\n" not in flow(value)
+    assert parse_value(to_flow(value), source="t") == value
+    assert "\n" not in to_flow(value)
 
 
 def test_numbers_that_are_not_finite_read_back():
-    assert parse_value(flow([math.inf, -math.inf]), source="t") == [math.inf, -math.inf]
-    assert math.isnan(parse_value(flow(math.nan), source="t"))
+    assert parse_value(to_flow([math.inf, -math.inf]), source="t") == [math.inf, -math.inf]
+    assert math.isnan(parse_value(to_flow(math.nan), source="t"))
 
 
 def test_text_of_several_lines_is_a_readable_block():
-    assert block("Look.\n\nThen.", "  ") == ["|-", "  Look.", "", "  Then."]
-    assert block("a \nb", "  ") == ['"a \\nb"']
+    assert to_block("Look.\n\nThen.", "  ") == ["|-", "  Look.", "", "  Then."]
+    assert to_block("a \nb", "  ") == ['"a \\nb"']
 
 
 def test_every_key_is_shown_with_its_meaning():
-    shown = render(load_config(None, FULL))
+    shown = render_config(load_config(None, FULL))
     for key in all_keys():
         if key in always_there() and key.parent in ("rollout", "loss", "checks"):
             assert f"  {key.name}: " in shown
@@ -77,17 +76,17 @@ def test_every_key_is_shown_with_its_meaning():
 
 
 def test_keys_of_a_variant_are_shown_under_it_alone():
-    adamw, sgd = (render(load_config(None, {**FULL, "train.optim": optim})) for optim in ("adamw", "sgd"))
+    adamw, sgd = (render_config(load_config(None, {**FULL, "train.optim": optim})) for optim in ("adamw", "sgd"))
     assert "adam_beta1: 0.9" in adamw
     assert "adam_beta1" not in sgd
 
 
 def test_lines_are_at_most_119_columns_where_a_comment_makes_them_long():
-    assert [line for line in render(load_config(None, FULL)).splitlines() if len(line) > 119] == []
+    assert [line for line in render_config(load_config(None, FULL)).splitlines() if len(line) > 119] == []
 
 
 def test_sizes_are_worked_out():
-    found = sizes(load_config(None, {**FULL, "rollout.num_generations": 4, "loss.num_iterations": 3}))
+    found = derived_sizes(load_config(None, {**FULL, "rollout.num_generations": 4, "loss.num_iterations": 3}))
     assert found["completions per step"] == "32 (8 prompts x 4)"
     assert found["optimizer steps per rollout"] == "6"
     assert found["completions per optimizer step"] == "16"

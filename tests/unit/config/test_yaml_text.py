@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmgrpo.config.tree import parse_document, parse_value, read_document
+from mmgrpo.config.yaml_text import parse_document, parse_value, read_document
 from mmgrpo.errors import ConfigError
 
 NUMBERS = [
