@@ -177,7 +177,7 @@ class PrefixDecoder:
             return self._step(token_ids)
 
     def _step(self, token_ids: Int[Tensor, "R"]) -> Float[Tensor, "R V"]:
-        embeddings = self.module.model.get_input_embeddings()(token_ids)
+        embeddings = self.module.embed(token_ids)
         positions = (self._next_position + self.step_index).expand(self.module.family.axes, -1)
         hidden = self.module.packed_language(embeddings, positions, self)
         self.step_index += 1
@@ -277,7 +277,7 @@ class CacheDecoder:
 
     def step(self, token_ids: Int[Tensor, "R"]) -> Float[Tensor, "R V"]:
         """Feed one token to each row; return the logits of the next."""
-        embeddings = self.module.model.get_input_embeddings()(token_ids)[:, None]
+        embeddings = self.module.embed(token_ids)[:, None]
         positions = (self._next_position + self.step_index)[None, :, None]
         positions = positions.expand(self.module.family.axes, -1, -1)
         self._mask = torch.nn.functional.pad(self._mask, (0, 1), value=1)

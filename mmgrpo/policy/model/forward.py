@@ -8,8 +8,7 @@ of rewards or losses.
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +16,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+from torch.utils.weak import WeakIdKeyDictionary
 
+from mmgrpo.errors import TrainingError, explain
 from mmgrpo.grpo.logprobs import chosen_logprobs, entropy_of, log_distribution
-from mmgrpo.policy.attention.interface import AttentionPlan, build_plan, one_element_mask
+from mmgrpo.policy.attention.interface import NAME, AttentionPlan, build_plan, one_element_mask
 from mmgrpo.policy.attention.layout import (
     Span,
     batch_lengths,
@@ -108,14 +109,18 @@ class _CachedFeatures:
     """Features of one prompt, and what they were made of."""
 
     encoded: EncodedPrompt
-    inputs: dict[str, Any]
-    """By the processor's key: a tensor as a weak reference with its version, anything else as text."""
-    weights: tuple[int, int]
+    inputs: dict[str, tuple[Any, Any]]
+    """By the processor's key, as :func:`_snapshot` gives it."""
+    weights: tuple[Any, ...]
     size: int
 
 
 class FeatureCache:
-    """Keeps what the encoders made of prompts that are still in use."""
+    """Keeps what frozen encoders made of prompts that are still in use, from the rollout to the update.
+
+    A frozen encoder gives the same features in the rollout, in the passes for old and reference log-probs, and in
+    every training pass; so each image is encoded once a step. Features go when the prompt's token ids go.
+    """
 
     def __init__(self, max_bytes: int) -> None:
         """Start empty.
@@ -124,66 +129,80 @@ class FeatureCache:
             max_bytes: Held on the policy's device at the most; what comes beyond it is computed each time.
         """
         self._max_bytes = max_bytes
-        self._entries: dict[int, _CachedFeatures] = {}
-        self.held_bytes = 0
+        self._entries: MutableMapping[Tensor, _CachedFeatures] = WeakIdKeyDictionary()
+
+    @property
+    def held_bytes(self) -> int:
         """What is held now."""
+        return sum(entry.size for entry in self._entries.values())
 
     def encode(
         self,
-        model: nn.Module,
-        family: FamilySpec,
+        weights: Sequence[nn.Parameter],
         prompts: Sequence[Prompt],
         run: Callable[[Sequence[Prompt]], list[EncodedPrompt]],
     ) -> list[EncodedPrompt]:
         """Give the features of prompts, computing those that are not held.
 
         Args:
-            model: Whose encoders and embeddings.
-            family: Its record.
+            weights: All weights that prompts are encoded with.
             prompts: In order.
             run: Encodes prompts, all in one call.
 
         Returns:
             One entry per prompt; with a weight that learns all are computed.
         """
-        if not self._max_bytes or encoders_learn(model, family):
+        if not self._max_bytes or any(weight.requires_grad for weight in weights):
             return run(prompts)
-        weights = _stamp(encoder_weights(model, family))
-        cached = [self._lookup(prompt, weights) for prompt in prompts]
-        missing = [prompt for prompt, held in zip(prompts, cached, strict=True) if held is None]
+        state = _fingerprint(weights)
+        encoded = [self._lookup(prompt, state) for prompt in prompts]
+        missing = [i for i, features in enumerate(encoded) if features is None]
         if missing:
             with torch.inference_mode(False), torch.no_grad():  # what is cached must be usable under autograd
-                made = iter(run(missing))
-            pairs = zip(prompts, cached, strict=True)
-            return [held or self._store(prompt, next(made), weights) for prompt, held in pairs]
-        return [held for held in cached if held is not None]
+                made = run([prompts[i] for i in missing])
+            for i, features in zip(missing, made, strict=True):
+                encoded[i] = features
+                self._store(prompts[i], features, state)
+        return [features for features in encoded if features is not None]
 
-    def _lookup(self, prompt: Prompt, weights: tuple[int, int]) -> EncodedPrompt | None:
-        entry = self._entries.get(id(prompt.token_ids))
-        same = entry is not None and entry.weights == weights and _unchanged(entry.inputs, prompt)
+    def _lookup(self, prompt: Prompt, state: tuple[Any, ...]) -> EncodedPrompt | None:
+        entry = self._entries.get(prompt.token_ids)
+        same = entry is not None and entry.weights == state and _is_same(entry.inputs, _snapshot(prompt))
         return entry.encoded if entry is not None and same else None
 
-    def _store(self, prompt: Prompt, encoded: EncodedPrompt, weights: tuple[int, int]) -> EncodedPrompt:
-        key, size = id(prompt.token_ids), _size(encoded)
-        self._drop(key)
+    def _store(self, prompt: Prompt, encoded: EncodedPrompt, state: tuple[Any, ...]) -> None:
+        self._entries.pop(prompt.token_ids, None)
+        size = sum(x.nbytes for x in (encoded.embeddings, encoded.positions, *encoded.extras.values()))
         if self.held_bytes + size <= self._max_bytes:
-            self._entries[key] = _CachedFeatures(encoded, _snapshot(prompt), weights, size)
-            self.held_bytes += size
-            weakref.finalize(prompt.token_ids, self._drop, key).atexit = False
-        return encoded
-
-    def _drop(self, key: int) -> None:
-        entry = self._entries.pop(key, None)
-        self.held_bytes -= entry.size if entry else 0
+            self._entries[prompt.token_ids] = _CachedFeatures(encoded, _snapshot(prompt), state, size)
 
 
-def encoders_learn(model: nn.Module, family: FamilySpec) -> bool:
-    """Tell whether a weight learns that prompts are encoded with: of an encoder, a projector or the embeddings."""
-    return any(weight.requires_grad for weight in encoder_weights(model, family))
+def _snapshot(prompt: Prompt) -> dict[str, tuple[Any, Any]]:
+    """What a prompt is made of: tensors with their versions, anything else as text."""
+    inputs = {
+        name: (x, x._version) if isinstance(x, Tensor) else (None, repr(x)) for name, x in prompt.model_inputs.items()
+    }
+    return {"": (None, prompt.token_ids._version), **inputs}
+
+
+def _is_same(before: Mapping[str, tuple[Any, Any]], now: Mapping[str, tuple[Any, Any]]) -> bool:
+    """Whether these are the very tensors of before, not written to since."""
+    pairs = [(before[name], now[name]) for name in now if name in before]
+    return before.keys() == now.keys() and all(a[0] is b[0] and a[1] == b[1] for a, b in pairs)
+
+
+def _fingerprint(weights: Sequence[nn.Parameter]) -> tuple[Any, ...]:
+    """What tells one state of weights from another: their places, versions and norms.
+
+    Norms also notice what is written behind the version counter (``p.data.copy_()``).
+    """
+    tensors = [weight.detach() for weight in weights]
+    norms = torch.stack(torch._foreach_norm(tensors, 2, dtype=torch.float32)).tolist() if tensors else []
+    return (*(weight.data_ptr() for weight in weights), *(weight._version for weight in weights), *norms)
 
 
 def encoder_weights(model: nn.Module, family: FamilySpec) -> list[nn.Parameter]:
-    """Give all weights that prompts are encoded with.
+    """Give all weights that prompts are encoded with: of encoders, projectors and the token embeddings.
 
     Args:
         model: The policy's model.
@@ -193,43 +212,11 @@ def encoder_weights(model: nn.Module, family: FamilySpec) -> list[nn.Parameter]:
     return [*parts, *model.get_input_embeddings().parameters()]  # type: ignore[operator]
 
 
-def _stamp(weights: Iterable[nn.Parameter]) -> tuple[int, int]:
-    """Sum up where weights stand and how often they were written: another sum is another encoder."""
-    versions = places = 0
-    for weight in weights:
-        versions, places = versions + weight._version, places + weight.data_ptr()
-    return versions, places
-
-
-def _snapshot(prompt: Prompt) -> dict[str, Any]:
-    inputs = {"input_ids": prompt.token_ids, **prompt.model_inputs}
-    return {
-        name: (weakref.ref(value), value._version) if isinstance(value, Tensor) else repr(value)
-        for name, value in inputs.items()
-    }
-
-
-def _unchanged(snapshot: dict[str, Any], prompt: Prompt) -> bool:
-    """Whether these are the very tensors of before, not written to since."""
-    inputs = {"input_ids": prompt.token_ids, **prompt.model_inputs}
-    if snapshot.keys() != inputs.keys():
-        return False
-    for name, value in inputs.items():
-        before = snapshot[name]
-        if isinstance(value, Tensor):
-            if not isinstance(before, tuple) or before[0]() is not value or before[1] != value._version:
-                return False
-        elif before != repr(value):
-            return False
-    return True
-
-
-def _size(encoded: EncodedPrompt) -> int:
-    return sum(tensor.nbytes for tensor in (encoded.embeddings, encoded.positions, *encoded.extras.values()))
-
-
 class PackedForward(nn.Module):
     """The policy's forward over packed rows, and over rows of one prompt and completion each where it must be."""
+
+    FORWARD_METHODS = ("forward", "encode_media", "embed", "language", "head")
+    """Everything that uses weights; a sharding wrapper has to gather them before each of these, and needs no more."""
 
     def __init__(self, model: Any, family: FamilySpec, *, layout: Layout, chunk: int) -> None:
         super().__init__()
@@ -241,6 +228,7 @@ class PackedForward(nn.Module):
         """Compare placeholders with features before each forward (``checks.media_count``)."""
         self.feature_cache: FeatureCache | None = None
         """Keeps what frozen encoders made; None: they run in each pass."""
+        self._encoder_weights = encoder_weights(model, family)
 
     @property
     def decoder(self) -> Any:
@@ -267,10 +255,14 @@ class PackedForward(nn.Module):
         if self.check_media:
             LoadedFamily(spec=self.family, config=self.model.config).check_media_count(prompts)
         cache = self.feature_cache
-        return self._encode(prompts) if cache is None else cache.encode(self.model, self.family, prompts, self._encode)
+        return self._encode(prompts) if cache is None else cache.encode(self._encoder_weights, prompts, self._encode)
 
     def _encode(self, prompts: Sequence[Prompt]) -> list[EncodedPrompt]:
         return self.family.encode(self.model, prompts)
+
+    def embed(self, token_ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
+        """Token embeddings of completion tokens, which stand for themselves."""
+        return self.model.get_input_embeddings()(token_ids)
 
     def forward(self, batch: Batch, *, temperature: float, entropy: bool = False) -> TokenStats:
         """Log-probs (and entropy) of every completion token of a micro-batch.
@@ -320,7 +312,20 @@ class PackedForward(nn.Module):
         plan: AttentionPlan,
         placed: Sequence[PlacedPrompt] = (),
     ) -> Float[Tensor, "T D"]:
-        """Call the language model on one packed row whose attention follows a plan."""
+        """Call the language model on one packed row whose attention follows a plan.
+
+        Raises:
+            TrainingError: Somebody gave the model another attention.
+        """
+        if self.decoder.config._attn_implementation != NAME:
+            raise TrainingError(
+                explain(
+                    "The policy's attention was replaced",
+                    got=f"attn_implementation {self.decoder.config._attn_implementation!r}",
+                    expected=repr(NAME),
+                    fix=f"Set it back: model.set_attn_implementation({NAME!r}), or load with model.layout: rows.",
+                )
+            )
         mask = one_element_mask(embeddings.device)
         hidden = self.language(
             embeddings[None], positions[:, None], placed, attention_mask=mask, use_cache=False, plan=plan
@@ -335,7 +340,7 @@ class PackedForward(nn.Module):
         place = torch.empty_like(order)
         place[order] = torch.arange(len(order))
         place = place.to(device)
-        answers = self.model.get_input_embeddings()(targets)
+        answers = self.embed(targets)
         embeddings = torch.cat([*(e.embeddings for e in encoded), answers]).index_select(0, place)
         positions = torch.cat([*(e.positions for e in encoded), self._continued(encoded, spans)], 1)[:, place]
         placed = [PlacedPrompt(encoded=e, row=0, start=s.start) for e, s in zip(encoded, spans, strict=True)]
@@ -356,7 +361,7 @@ class PackedForward(nn.Module):
         owner = [i for i, s in enumerate(spans) for _ in s.completions]
         lengths = [c for s in spans for c in s.completions]
         longest = max(spans[i].prompt + c for i, c in zip(owner, lengths, strict=True))
-        answers = self.model.get_input_embeddings()(targets).split(lengths)
+        answers = self.embed(targets).split(lengths)
         continued = self._continued(encoded, spans).split(lengths, dim=1)
         rows, positions, placed = [], [], []
         for row, (i, answer, after) in enumerate(zip(owner, answers, continued, strict=True)):

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from mmgrpo.config.model import Model
 from mmgrpo.errors import CheckpointError, ConfigError, explain
@@ -56,6 +57,8 @@ class Policy:
             model, family, layout=_layout(family, settings), chunk=settings.logprob_chunk_tokens
         )
         self._reference: dict[str, Tensor] | None = None
+        self._replaced: dict[str, Tensor] = {}
+        """Weights that stand in for the module's own inside :meth:`reference`."""
 
     @property
     def device(self) -> torch.device:
@@ -79,7 +82,10 @@ class Policy:
 
     def logprobs(self, batch: Batch, *, temperature: float, entropy: bool = False) -> TokenStats:
         """Score every completion token of a micro-batch; differentiable unless gradients are off."""
-        return self.module(batch, temperature=temperature, entropy=entropy)
+        options = {"temperature": temperature, "entropy": entropy}
+        if self._replaced:
+            return functional_call(self.module, self._replaced, (batch,), options)
+        return self.module(batch, **options)
 
     def trainable(self) -> list[tuple[str, nn.Parameter]]:
         """Names and parameters that learn."""
@@ -148,7 +154,7 @@ class Policy:
 
     @contextmanager
     def reference(self) -> Iterator[None]:
-        """Inside, the policy is the reference.
+        """Inside, :meth:`logprobs` are the reference's; no weight is written.
 
         Raises:
             RuntimeError: ``fix_reference`` was never called.
@@ -159,17 +165,11 @@ class Policy:
             with self.adapters.disable_adapter():
                 yield
             return
-        live = {n: p.data for n, p in self.model.named_parameters() if n in self._reference}
-        self._swap(self._reference)
+        self._replaced = {f"model.{name}": weight for name, weight in self._reference.items()}
         try:
             yield
         finally:
-            self._swap(live)
-
-    def _swap(self, weights: dict[str, Tensor]) -> None:
-        for name, parameter in self.model.named_parameters():
-            if name in weights:
-                parameter.data = weights[name]
+            self._replaced = {}
 
     def save(self, folder: Path) -> None:
         """Write weights (or the adapter) and the processor, as transformers and peft lay them out."""
