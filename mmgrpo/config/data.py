@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
+from importlib.metadata import entry_points
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from mmgrpo.config.base import Float, Int, OnlyWith, Plugin, Section
+
+_FORMATS = ("auto", "r1v", "trl", "swift", "easyr1", "vlm_r1", "sharegpt", "openai", "mmgrpo", "named")
 
 
 class Files(Section):
@@ -27,16 +31,25 @@ class Files(Section):
     """Take this many rows, chosen by ``seed``. ``path: rows.jsonl#500`` says the same."""
     seed: Int | None = Field(default=None, ge=0)
     """Which rows are taken under ``limit``; None: ``data.seed``."""
-    format: Literal["auto", "r1v", "trl", "swift", "easyr1", "vlm_r1", "sharegpt", "openai", "mmgrpo", "named"] = (
-        "auto"
-    )
-    """The form of the rows; auto tells it by their columns, named reads the columns that ``columns`` names."""
+    format: str = "auto"
+    """The form of the rows: r1v, trl, swift, easyr1, vlm_r1, sharegpt, openai or mmgrpo; auto tells it by their
+    columns, named reads the columns that ``columns`` names. Or a reader of your own, ``path.py:name``."""
     media_root: str | None = None
     """Folder that relative media paths start from; nothing outside it is read. Default: the data file's folder."""
     shuffled_twins: bool = False
     """Give each row twice, one behind the other: its clips in order, and with their frames shuffled. Both have the
     columns pair and shuffled, for ``rewards/video.py:FrameOrderBonus``; an even ``prompts_per_step`` keeps them in one
     step of one process."""
+
+    @field_validator("format")
+    @classmethod
+    def _format(cls, name: str) -> str:
+        known = (*_FORMATS, *entry_points(group="mmgrpo.formats").names)
+        if name in known or ":" in name:
+            return name
+        near = get_close_matches(name, known, n=1)
+        advice = f"did you mean {near[0]}?" if near else "a reader of your own is written path.py:name"
+        raise ValueError(f"no format is called {name!r:.80}; there is {', '.join(known)}; {advice}")
 
 
 class Scenes(Section):

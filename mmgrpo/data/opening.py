@@ -130,7 +130,7 @@ def left_out_errors(data: Data) -> tuple[type[MmgrpoError], ...]:
         data: Says so under ``on_bad_media`` and ``on_long_prompt``.
 
     Example:
-        >>> left_out_errors(Data(on_long_prompt="skip"))
+        >>> left_out_errors(Data(max_prompt_tokens=100, on_long_prompt="skip"))
         (<class 'mmgrpo.errors.PromptTooLong'>,)
     """
     choices = {MediaError: data.on_bad_media, PromptTooLong: data.on_long_prompt}

@@ -41,8 +41,8 @@ class Rows(ABC, Sequence[Row]):
     """Whether the rows are made in code, so that their media need no check."""
     together: int = 1
     """How many rows behind one another belong in one step: 2 where each has a twin."""
-    format: str = "auto"
-    """The form of the rows, where it was said; auto: told by their columns."""
+    format: Any = "auto"
+    """The form of the rows, where the configuration names one; auto: told by their columns."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -223,9 +223,14 @@ class JsonLinesRows(Rows):
     def _parse(self, line: bytes, number: int) -> dict[str, Any]:
         try:
             row = json.loads(line)
-        except ValueError as error:  # malformed JSON, or bytes that are not UTF-8
+        except (ValueError, RecursionError) as error:  # malformed JSON, or bytes that are not UTF-8
             raise DatasetError(
-                explain("A line is not valid JSON", where=f"{self.name}:{number}", got=str(error), fix=_fix(line))
+                explain(
+                    "A line is not valid JSON",
+                    where=f"{self.name}:{number}",
+                    got="values nested too deep" if isinstance(error, RecursionError) else str(error),
+                    fix=_fix(line),
+                )
             ) from error
         if not isinstance(row, dict):
             raise DatasetError(

@@ -5,13 +5,18 @@ Chooses the reader by the path; how a row becomes a prompt is :mod:`mmgrpo.data.
 
 from __future__ import annotations
 
+import contextlib
+import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mmgrpo.addresses import kind_of_ending
-from mmgrpo.config.data import Beeps, Clips, Files, Package, Scenes, Single
+from mmgrpo.config.data import AUTO, Beeps, Clips, Files, Package, Scenes, Single
+from mmgrpo.data.formats.reading import Format
+from mmgrpo.data.formats.table import FORMATS
+from mmgrpo.data.formats.user import load_format
 from mmgrpo.data.json_file import json_rows
 from mmgrpo.data.rows import CsvRows, JoinedRows, JsonLinesRows, ListedRows, RenamedRows, Rows, choose
 from mmgrpo.data.shards import shard_rows
@@ -20,7 +25,7 @@ from mmgrpo.data.synthetic.clips import ClipRows
 from mmgrpo.data.synthetic.scenes import scene_rows
 from mmgrpo.data.tables import TableRows, arrow_rows, loaded_rows, one_split, parquet_rows, saved_rows, streamed_rows
 from mmgrpo.data.twins import TwinRows
-from mmgrpo.errors import DatasetError, explain
+from mmgrpo.errors import DatasetError, explain, shorten
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _SAVED = ("state.json", "dataset_dict.json")
@@ -57,8 +62,13 @@ def open_rows(source: Single, *, base: Path, seed: int = 0) -> Rows:
     if isinstance(source, Package):
         return choose(easy_vqa_rows(source.split), source.limit, seed=seed)
     source = _with_limit(source, base)
-    rows = _with_root(_open_path(source, base), source.media_root, base)
-    rows.format = source.format
+    form: Format | str = source.format
+    reader = None
+    if form not in (AUTO, *FORMATS):
+        user = load_format(source.format, folder=base, where="format")
+        form, reader = user.form, user.open
+    rows = _with_root(_open_path(source, base, reader), source.media_root, base)
+    rows.format = form
     rows = choose(_filled(rows), source.limit, seed=seed)
     return TwinRows(rows) if source.shuffled_twins else rows
 
@@ -81,7 +91,7 @@ def _with_limit(source: Files, base: Path) -> Files:
     if source.limit is not None:
         raise DatasetError(
             explain(
-                "The limit of rows is said twice",
+                "The limit of rows is given twice",
                 where=source.path,
                 got=f"#{found['limit']} and limit: {source.limit}",
                 fix="Remove one of them.",
@@ -193,17 +203,12 @@ def _not_rows(got: str, where: str) -> str:
     )
 
 
-def _open_path(source: Files, base: Path) -> Rows:
-    """Open what a path names.
-
-    Args:
-        source: The section; its ``limit`` is not applied here, but for a stream.
-        base: Folder that relative paths start from.
-
-    Raises:
-        DatasetError: Missing, unreadable or malformed.
-    """
+def _open_path(source: Files, base: Path, reader: Callable[[Path], Rows] | None) -> Rows:
+    """Open what a path names, with a reader of the user's own where there is one; a stream applies ``limit``."""
     path = find_path(source.path, base)
+    if reader is not None and path.exists():
+        _refuse_parts(source, path)
+        return _open_file(path, reader)
     shards = _shards(path)
     if shards:
         return shard_rows(shards, name=str(path))
@@ -228,14 +233,27 @@ def _open_path(source: Files, base: Path) -> Rows:
         )
     if not reader and _HUB_ID.fullmatch(source.path):
         return _open_hub(source)
-    raise DatasetError(
-        explain(
-            "The data file does not exist",
-            where=str(path),
-            fix="Correct the path: relative ones start from the YAML's folder, then from the working folder; a hub id "
-            "is written owner/name.",
-        )
-    )
+    near = _nearest(path)
+    fix = f"Did you mean {near}?" if near else "Correct the path."
+    fix += " Paths start from the YAML's folder, then from the working folder; a hub id is written owner/name."
+    raise DatasetError(explain("The data file does not exist", where=shorten(str(path), limit=1000), fix=fix))
+
+
+def _nearest(path: Path) -> str:
+    """Name the file or folder whose path is closest to one that does not exist; empty: none is close."""
+    with contextlib.suppress(OSError, ValueError):
+        parent = path.parent
+        if not parent.is_dir():  # a folder is mistyped
+            grand = parent.parent
+            folders = [one.name for one in grand.iterdir() if one.is_dir()] if grand.is_dir() else []
+            close = difflib.get_close_matches(parent.name, folders, n=1)
+            if not close or not (grand / close[0] / path.name).exists():
+                return ""
+            return str(grand / close[0] / path.name)
+        names = [one.name for one in parent.iterdir() if not one.name.startswith(".")]
+        close = difflib.get_close_matches(path.name, names, n=1)
+        return str(parent / close[0]) if close else ""
+    return ""
 
 
 def find_path(path: str, base: Path) -> Path:
@@ -250,9 +268,11 @@ def find_path(path: str, base: Path) -> Path:
     """
     written = Path(path).expanduser()
     places = [written] if written.is_absolute() else [base / written, Path.cwd() / written]
-    return next(
-        (place for place in places if place.exists() or _shards(place) or _matching(place)), places[0]
-    ).absolute()
+    with contextlib.suppress(OSError, ValueError):  # a name that is too long, or holds a NUL
+        for place in places:
+            if place.exists() or _shards(place) or _matching(place):
+                return place.absolute()
+    return places[0].absolute()
 
 
 def _matching(path: Path) -> list[Path]:

@@ -48,8 +48,9 @@ _DECODER_KEYS = frozenset({"bytes", "path", "array", "frames", "shuffled"})
 """Keys of the dictionaries that decoders read; with one of them a dictionary is the media item itself."""
 _NOT_OPTIONS = frozenset({"type", "text", "data", "media_type", "format", "sampling_rate", "cache_control"})
 """Keys beside a media item that say nothing about how it is read."""
-_ARRAYS = {"image": (2, 3), "video": (3, 4), "audio": (1,)}
-"""How deep lists of numbers are that make one media item."""
+_ARRAYS = {"image": 3, "video": 4, "audio": 1}
+"""How deep lists of numbers are at the most that make one media item."""
+_MOST_ITEMS = 100_000
 _TAG = re.compile(f"<({'|'.join(KINDS)})>")
 _LONGEST_LITERAL = 1_000_000
 """Python's own parser needs a thousand bytes for each of a text; longer cells are read as JSON only."""
@@ -241,8 +242,11 @@ def list_media(value: Any, kind: str = "image", name: str = "") -> list[Media]:
     sound = _sound(value) if kind == "audio" else None
     if sound is not None or not isinstance(value, list | tuple):
         return [_item(value if sound is None else sound, kind, name)]
-    if nesting(value) in _ARRAYS[kind]:
+    if 0 < nesting(value) <= _ARRAYS[kind] and not is_hole(value[0]):
         return [_item(list(value), kind, name)]
+    if len(value) > _MOST_ITEMS:
+        what = f"A row holds more {kind} items than any prompt can show"
+        raise DatasetError(explain(what, where=name, expected=f"{_MOST_ITEMS:,} or fewer", got=f"{len(value):,}"))
     items = [_item(one, kind, name) for one in value if not is_hole(one)]
     frames = kind == "video" and items and all(is_still(item.source) for item in items)
     if frames and not (len(items) == 1 and _may_move(items[0].source)):

@@ -156,7 +156,7 @@ def test_a_limit_may_stand_in_the_path(tmp_path: Path):
     assert len(short) == 5
     other = open_rows(Files(path="rows.jsonl#5", seed=4), **base)
     assert [dict(r) for r in other] != [dict(r) for r in short]
-    with pytest.raises(DatasetError, match="said twice"):
+    with pytest.raises(DatasetError, match="given twice"):
         open_rows(Files(path="rows.jsonl#5", limit=6), **base)
 
 
