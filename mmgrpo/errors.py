@@ -73,6 +73,10 @@ class CheckpointError(MmgrpoError, RuntimeError):
     """A checkpoint cannot be written, found or read."""
 
 
+_LONGEST = 4000
+"""Characters of a fact at the most: what a user gave may be of any length, and is quoted."""
+
+
 def explain(what: str, *, where: str = "", expected: str = "", got: str = "", fix: str = "") -> str:
     """Build an error message in the one form that all errors of mmgrpo have.
 
@@ -94,7 +98,38 @@ def explain(what: str, *, where: str = "", expected: str = "", got: str = "", fi
           fix: Write learning_rate.
     """
     facts = {"where": where, "expected": expected, "got": got, "fix": fix}
-    return "\n".join([f"{what.rstrip('.')}.", *(f"  {name}: {text}" for name, text in facts.items() if text)])
+    lines = [f"  {name}: {shortened(text, _LONGEST)}" for name, text in facts.items() if text]
+    return "\n".join([f"{shortened(what, _LONGEST).rstrip('.')}.", *lines])
+
+
+def shortened(text: str, limit: int = 120) -> str:
+    """Cut a text of any length for a message, with its length.
+
+    Args:
+        text: What was given.
+        limit: Longest text that is kept whole, in characters.
+
+    Returns:
+        The text, or its beginning and how long it is.
+
+    Example:
+        >>> shortened("short"), shortened("x" * 5000, 10)
+        ('short', 'xxxxxxxxxx… (5,000 characters)')
+    """
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text):,} characters)"
+
+
+def short_repr(value: object, limit: int = 120) -> str:
+    r"""Write any value for a message: as Python does, cut, and never raising.
+
+    Example:
+        >>> short_repr("a\0b"), short_repr(10**5000)
+        ("'a\\x00b'", 'a value of type int that has no text')
+    """
+    try:
+        return shortened(repr(value), limit)
+    except Exception:  # a user's own __repr__, or an integer of more digits than Python prints
+        return f"a value of type {type(value).__name__} that has no text"
 
 
 def counted(number: int | float, noun: str, *, plural: str = "") -> str:

@@ -22,6 +22,8 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
+from mmgrpo.errors import short_repr, shortened
+
 
 @dataclass(frozen=True, slots=True)
 class OnlyWith:
@@ -56,6 +58,9 @@ class Section(BaseModel):
             raise ValueError(f"expected true or false, got {_shown(value)}")
         if value == "None" and admits_none(annotation):
             raise ValueError("expected null (or leave the key out), got the text 'None'")
+        for text in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(text, str):
+                _check_characters(text, free=_is_free(annotation))
         return value
 
     @model_validator(mode="after")
@@ -85,8 +90,27 @@ def admits_none(annotation: Any) -> bool:
     return get_origin(annotation) in (Union, types.UnionType) and type(None) in get_args(annotation)
 
 
+@dataclass(frozen=True, slots=True)
+class _FreeText:
+    """Marks text that names nothing, and may hold any character that can be written to a file."""
+
+
+def _is_free(annotation: Any) -> bool:
+    return any(isinstance(part, _FreeText) or _is_free(part) for part in get_args(annotation))
+
+
+def _check_characters(text: str, *, free: bool) -> None:
+    """Refuse what no file can hold, and in names and paths what no file system takes."""
+    if not text.isascii() and not text.isprintable():
+        lone = next((letter for letter in text if "\ud800" <= letter <= "\udfff"), None)
+        if lone is not None:
+            raise ValueError(f"half of a character (U+{ord(lone):04X}) stands in {_shown(text)}; write it as UTF-8")
+    if "\0" in text and not free:
+        raise ValueError(f"the character NUL stands in {_shown(text)}; write the name without it")
+
+
 def _shown(value: object) -> str:
-    return f"the text {value!r}" if isinstance(value, str) else repr(value)
+    return f"the text {short_repr(value)}" if isinstance(value, str) else short_repr(value)
 
 
 def _number(value: object) -> object:
@@ -95,9 +119,7 @@ def _number(value: object) -> object:
         raise ValueError(f"expected a number, got the boolean {str(value).lower()}")
     if isinstance(value, str):
         quoted = _is_number(value)
-        raise ValueError(
-            f"expected a number, got the text {value!r}" + ("; write it without quotes" if quoted else "")
-        )
+        raise ValueError(f"expected a number, got {_shown(value)}" + ("; write it without quotes" if quoted else ""))
     return value
 
 
@@ -118,9 +140,12 @@ Int = Annotated[int, BeforeValidator(_number)]
 def _plugin(value: object) -> object:
     """Refuse a file without a name in it; whether there is such a plug-in is known once it is loaded."""
     if isinstance(value, str) and value.endswith(".py"):
-        raise ValueError(f"{value} names a file; write {value}:NAME, with the name of the function or class in it")
+        what = f"{shortened(value)} names a file, and no function or class in it"
+        raise ValueError(f"{what}; write {shortened(value)}:NAME")
     return value
 
 
+Text = Annotated[str, _FreeText()]
+"""Words for people or for the model, of any characters; a name or a path is a plain ``str``."""
 Plugin = Annotated[str, BeforeValidator(_plugin)]
 """``path.py:name``, ``module:name``, or the name of an installed entry point."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from mmgrpo.config.base import Float, Int, OnlyWith, Plugin, Section
+from mmgrpo.config.base import Float, Int, OnlyWith, Plugin, Section, Text
 
 _FORMATS = ("auto", "r1v", "trl", "swift", "easyr1", "vlm_r1", "sharegpt", "openai", "mmgrpo", "named")
 
@@ -294,11 +294,11 @@ class Curriculum(Section):
 class Template(Section):
     """``template``: the words around a row. ``{{ column }}`` stands for a column of the row."""
 
-    system: str | None = None
+    system: Text | None = None
     """System message."""
-    user: str = "{{ prompt }}"
+    user: Text = "{{ prompt }}"
     """User message; ``{{ prompt }}`` is the prompt column."""
-    answer: str | None = None
+    answer: Text | None = None
     """The truth as rewards get it, where the answer column (``{{ answer }}``) holds more than that. None: as it is."""
 
 

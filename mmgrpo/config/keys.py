@@ -80,8 +80,8 @@ def is_list(annotation: Any) -> bool:
 
 def takes_only_text(key: ConfigKey) -> bool:
     """Tell whether a key's value is text (or null), and nothing else."""
-    annotation: object = key.field.annotation
-    return annotation is str or annotation == str | None
+    inner = [part for part in get_args(key.field.annotation) or (key.field.annotation,) if part is not type(None)]
+    return len(inner) == 1 and (get_args(inner[0])[0] if get_origin(inner[0]) is Annotated else inner[0]) is str
 
 
 @cache
@@ -89,8 +89,8 @@ def all_keys() -> tuple[ConfigKey, ...]:
     """Give every key of the schema, sections too, in the order of the schema.
 
     Example:
-        >>> [key.dotted for key in all_keys() if key.name == "weight"]
-        ['rewards.N.weight']
+        >>> [key.dotted for key in all_keys() if key.name == "role"]
+        ['rewards.N.role']
     """
     return tuple(_walk(Config, ()))
 
@@ -126,6 +126,14 @@ def _walk(section: type[Section], path: tuple[str, ...]) -> Iterator[ConfigKey]:
             yield from _walk(inner, below)
 
 
+@cache
+def _keys_by_path() -> dict[tuple[str, ...], list[ConfigKey]]:
+    by_path: dict[tuple[str, ...], list[ConfigKey]] = {}
+    for key in all_keys():
+        by_path.setdefault(key.path, []).append(key)
+    return by_path
+
+
 def find_keys(path: Sequence[str | int]) -> list[ConfigKey]:
     """Find the keys of the schema at a path; more than one where variants share a name.
 
@@ -133,8 +141,8 @@ def find_keys(path: Sequence[str | int]) -> list[ConfigKey]:
         >>> [key.section.__name__ for key in find_keys(["data", "train", "media_root"])]
         ['Files']
     """
-    shape = tuple("N" if isinstance(part, int) or part.isdigit() else part for part in path)
-    return [key for key in all_keys() if key.path == shape]
+    shape = tuple("N" if isinstance(part, int) or part.isdecimal() else part for part in path)
+    return list(_keys_by_path().get(shape, ()))
 
 
 def sections_at(path: Sequence[str | int]) -> tuple[type[Section], ...]:

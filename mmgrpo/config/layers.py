@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from mmgrpo.config.keys import find_keys, is_list, pick_variant, sections_at, takes_only_text
 from mmgrpo.config.yaml_text import Document, KeyPath, Mark, parse_value
-from mmgrpo.errors import ConfigError, explain
+from mmgrpo.errors import ConfigError, explain, short_repr, shortened
 
 _KEY = re.compile(r"[A-Za-z_][\w-]*(\.[\w-]+)*\Z")
 _NULLS = ("", "~", "null")
@@ -43,9 +43,10 @@ def read_texts(texts: Sequence[str]) -> Document:
         key, equals, value = text.partition("=")
         if not equals or not _KEY.match(key.strip()):
             fix = "Write section.key=value, for example loss.beta=0.01."
-            raise ConfigError(explain("Not an override", got=text, fix=fix))
+            raise ConfigError(explain("Not an override", got=shortened(text), fix=fix))
         path = _path(key.strip())
-        layer.put(path, _value(path, value.strip(), source=f"override {text}"), Mark(f"override {text}"))
+        source = f"override {shortened(text)}"
+        layer.put(path, _value(path, value.strip(), source=source), Mark(source))
     return layer.document()
 
 
@@ -67,7 +68,7 @@ def read_mapping(mapping: Mapping[str, Any]) -> Document:
     """
     layer = _Layer()
     for path, value in _leaves(mapping, ()):
-        layer.put(path, value, Mark(f"override {'.'.join(map(str, path))}={value!r}"))
+        layer.put(path, value, Mark(f"override {shortened('.'.join(map(str, path)))}={short_repr(value)}"))
     return layer.document()
 
 
@@ -75,7 +76,7 @@ def _leaves(mapping: Mapping[str, Any], above: KeyPath) -> Iterator[tuple[KeyPat
     for key, value in mapping.items():
         if not isinstance(key, str) or not _KEY.match(key):  # pyright: ignore[reportUnnecessaryIsInstance]
             fix = 'Write {"loss": {"beta": 0.01}} or {"loss.beta": 0.01}.'
-            raise ConfigError(explain("Not a key", where="overrides", got=repr(key), fix=fix))
+            raise ConfigError(explain("Not a key", where="overrides", got=short_repr(key), fix=fix))
         path = _path(key, above)
         given = to_plain(value)
         if isinstance(given, dict) and given and sections_at(path):
@@ -99,7 +100,7 @@ def _path(key: str, above: KeyPath = ()) -> KeyPath:
     path = above
     for part in key.split("."):
         listed = any(is_list(found.field.annotation) for found in find_keys(path)) if path else False
-        path = (*path, int(part) if listed and part.isdigit() else part)
+        path = (*path, int(part) if listed and part.isdecimal() and part.isascii() else part)
     return path
 
 
@@ -161,7 +162,7 @@ class _Merger:
 
     def replaces(self, path: KeyPath) -> bool:
         """Tell whether what stood at a path is gone."""
-        return any(path[: len(top)] == top for top in self.replaced)
+        return any(path[:depth] in self.replaced for depth in range(len(path) + 1))
 
     def merge(self, base: Any, patch: Any, path: KeyPath) -> Any:
         """Give the merged value, and note which paths were merged and which replaced."""

@@ -18,7 +18,7 @@ from mmgrpo.config.paths import find_file
 from mmgrpo.config.problems import config_error
 from mmgrpo.config.schema import Config
 from mmgrpo.config.yaml_text import Document, KeyPath, read_document
-from mmgrpo.errors import ConfigError, explain
+from mmgrpo.errors import ConfigError, explain, short_repr
 
 _EMPTY = Document(values={}, marks={})
 
@@ -114,7 +114,7 @@ def _written(path: AnyConfig) -> tuple[Document, Path | None]:
     if not isinstance(path, str | Path):  # pyright: ignore[reportUnnecessaryIsInstance]
         expected = "the path of a YAML, a mmgrpo.Config, or a mapping of sections"
         raise ConfigError(
-            explain("Not a configuration", expected=expected, got=f"{type(path).__name__}: {path!r:.80}")
+            explain("Not a configuration", expected=expected, got=f"{type(path).__name__}: {short_repr(path)}")
         )
     file = find_file(path, what="configuration")
     if file.is_dir():
@@ -135,7 +135,7 @@ def read_overrides(overrides: Overrides) -> Document:
     # what Python hands over may be anything, whatever the annotation says
     if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):  # pyright: ignore
         expected = '["loss.beta=0.01"] or {"loss": {"beta": 0.01}}'
-        raise ConfigError(explain("These are no overrides", expected=expected, got=repr(overrides)[:80]))
+        raise ConfigError(explain("These are no overrides", expected=expected, got=short_repr(overrides)))
     return read_texts(texts)
 
 

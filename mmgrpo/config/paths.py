@@ -7,13 +7,16 @@ file does not know what is in them.
 from __future__ import annotations
 
 import difflib
+import re
+from functools import cache
 from pathlib import Path
 
-from mmgrpo.errors import ConfigError, explain
+from mmgrpo.errors import ConfigError, explain, shortened
 
 BUNDLED = ("rewards", "datasets_configs", "examples")
 """Folders that come with the package."""
 
+_DEFINED = re.compile(r"^(?:async def|def|class) ([A-Za-z]\w*)", re.MULTILINE)
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 
@@ -35,6 +38,13 @@ def shipped_rewards() -> Path:
     return (bundled_folder() or Path.cwd()) / "rewards"
 
 
+@cache
+def shipped_reward_names() -> dict[str, tuple[str, ...]]:
+    """By file of ``rewards/`` (without its ending): the functions and classes in it; nothing is imported."""
+    files = sorted(shipped_rewards().glob("*.py"))
+    return {file.stem: tuple(_DEFINED.findall(file.read_text(encoding="utf-8"))) for file in files}
+
+
 def find_file(name: str | Path, base: str | Path | None = None, *, what: str = "file") -> Path:
     """Find a file that a configuration or a user names.
 
@@ -52,12 +62,14 @@ def find_file(name: str | Path, base: str | Path | None = None, *, what: str = "
     """
     tried = _places(Path(name).expanduser(), base)
     for place in tried:
-        if place.exists():
+        if _exists(place):
             return place.resolve()
-    listed = "\n    ".join(dict.fromkeys(str(place) for place in tried))
+    listed = "\n    ".join(dict.fromkeys(shortened(str(place), 300) for place in tried))
     close = _close(tried)
     fix = f"Did you mean {close}?" if close else "Check the spelling, or give an absolute path."
-    raise ConfigError(explain(f"No such {what}: {name}", expected=f"one of\n    {listed}", fix=fix))
+    raise ConfigError(
+        explain(f"No such {what}: {shortened(str(name), 200)}", expected=f"one of\n    {listed}", fix=fix)
+    )
 
 
 def _places(path: Path, base: str | Path | None) -> list[Path]:
@@ -71,9 +83,16 @@ def _places(path: Path, base: str | Path | None) -> list[Path]:
     return places
 
 
+def _exists(place: Path) -> bool:
+    try:
+        return place.exists()
+    except (OSError, ValueError):  # longer than a file system takes, or with a character that it does not
+        return False
+
+
 def _close(tried: list[Path]) -> str:
     for place in tried:
-        if place.parent.is_dir():
+        if _exists(place.parent) and place.parent.is_dir() and len(place.name) < 256:
             names = [other.name for other in place.parent.iterdir()]
             close = difflib.get_close_matches(place.name, names, n=1, cutoff=0.7)
             if close:

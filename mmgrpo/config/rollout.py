@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
-from mmgrpo.config.base import Float, Int, OnlyWith, Plugin, Section
+from mmgrpo.config.base import Float, Int, OnlyWith, Plugin, Section, Text
+from mmgrpo.errors import short_repr
 
 _NOT_YET = ("vllm", "sglang", "lmdeploy", "hf", "transformers")
 
@@ -33,7 +34,7 @@ class Rollout(Section):
     """Drop tokens less likely than this share of the likeliest."""
     repetition_penalty: Float = Field(default=1.0, gt=0)
     """Above 1: tokens already seen become less likely."""
-    stop: tuple[str, ...] = ()
+    stop: tuple[Text, ...] = ()
     """Strings that end a completion."""
     chat_template_kwargs: dict[str, Any] = {}
     """Handed to the chat template, for example {enable_thinking: false}."""
@@ -56,6 +57,6 @@ class Rollout(Section):
             return value
         known = f"expected {', '.join(names)}, or path.py:name"
         if value.lower() in _NOT_YET:
-            raise ValueError(f"{known}; there is no engine {value} yet, and local needs none. Write local")
-        near = difflib.get_close_matches(value, names, n=1)
-        raise ValueError(f"{known}; no engine {value} is installed" + (f". Write {near[0]}" if near else ""))
+            raise ValueError(f"{known}, got {value!r}; write local")
+        near = difflib.get_close_matches(value, names, n=1) if len(value) < 100 else []
+        raise ValueError(f"{known}, got {short_repr(value)}; write {near[0] if near else 'local'}")

@@ -32,7 +32,7 @@ class Train(Section):
     """Prompts per rollout; completions per step = prompts_per_step x num_generations."""
     optimizer_steps: Int = Field(default=1, ge=1)
     """Optimizer steps per rollout and iteration; must divide prompts_per_step."""
-    max_batch_tokens: Int = Field(default=16384, ge=1)
+    max_batch_tokens: Int = Field(default=16384, ge=64)
     """Packed tokens per micro-batch; memory grows with it, results do not change."""
     learning_rate: Float = Field(default=1e-6, ge=0)
     """Peak learning rate."""
@@ -70,12 +70,15 @@ class Train(Section):
     @model_validator(mode="after")
     def _combinations(self) -> Train:
         if self.prompts_per_step % self.optimizer_steps:
+            below = max(n for n in range(1, self.optimizer_steps) if self.prompts_per_step % n == 0)
+            above = -(-self.prompts_per_step // self.optimizer_steps) * self.optimizer_steps
             raise ValueError(
                 f"train.optimizer_steps {self.optimizer_steps} does not divide train.prompts_per_step "
-                f"{self.prompts_per_step}; each optimizer step needs the same number of whole groups"
+                f"{self.prompts_per_step}: each optimizer step needs the same number of whole groups; write "
+                f"train.optimizer_steps: {below}, or train.prompts_per_step: {above}"
             )
         if self.num_steps is not None and self.num_epochs is not None:
-            raise ValueError("give train.num_steps or train.num_epochs, not both")
+            raise ValueError("train.num_steps and train.num_epochs both give the length of the run; write one of them")
         if not {"save_steps", "save_total_limit"} & self.model_fields_set:
             # nobody asked for these checkpoints, so they must not fill the disk; set here as Model sets its lora
             object.__setattr__(self, "save_total_limit", 2)

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from mmgrpo.config.base import Float, Int, Section
+from mmgrpo.config.base import Float, Int, Section, Text
 from mmgrpo.config.data import Source
 
 
@@ -15,7 +15,7 @@ class WarmStart(Section):
 
     data: Source
     """Rows to imitate, disjoint from training and evaluation."""
-    target: str = "{{ answer }}"
+    target: Text = "{{ answer }}"
     """What the policy should write; ``{{ column }}`` stands for a column of the row."""
     num_steps: Int = Field(ge=1)
     """Optimizer steps."""
@@ -31,7 +31,7 @@ class WarmStart(Section):
     """Decoupled weight decay."""
     unfreeze: bool = True
     """Train every part, also those that model.freeze keeps still during GRPO."""
-    max_batch_tokens: Int = Field(default=16384, ge=1)
+    max_batch_tokens: Int = Field(default=16384, ge=64)
     """Packed tokens per micro-batch."""
     seed: Int = Field(default=0, ge=0)
     """Order of the rows."""

@@ -19,13 +19,17 @@ from typing import Any, cast
 
 import yaml
 
-from mmgrpo.errors import ConfigError, explain
+from mmgrpo.errors import ConfigError, explain, short_repr, shortened
 
 KeyPath = tuple[str | int, ...]
 """The keys (and list positions) that lead to a value."""
 
 _MAX_DEPTH = 24
 _MAX_VALUES = 20_000
+_MAX_CHARACTERS = 1_000_000
+_MAX_DIGITS = 300
+"""Bounds before anything slow: PyYAML takes a second for some ten thousand values. Python refuses to print integers of
+more than 4,300 digits."""
 _TAG = "tag:yaml.org,2002:"
 _FORMS = {
     "null": r"~|null|Null|NULL|",
@@ -66,6 +70,15 @@ class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader with the scalar forms of YAML 1.2."""
 
     yaml_implicit_resolvers: dict[str | None, list[tuple[str, re.Pattern[str]]]] = {}
+    num_nodes = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Compose one node, and stop long before a machine is busy for minutes."""
+        self.num_nodes += 1
+        if self.num_nodes > 2 * _MAX_VALUES:
+            mark = self.peek_event().start_mark
+            raise yaml.MarkedYAMLError(problem=f"more than {_MAX_VALUES:,} values", problem_mark=mark)
+        return super().compose_node(parent, index)
 
 
 for _name, _form in _FORMS.items():
@@ -151,6 +164,11 @@ class _Reader:
 
     def read(self, text: str) -> Any:
         """Read one document."""
+        if len(text) > _MAX_CHARACTERS:
+            expected, got = f"at most {_MAX_CHARACTERS:,} characters", f"{len(text):,}"
+            fix = "Keep data in a file of its own, and name it as data.train.path."
+            what = "This is too long for a configuration"
+            raise ConfigError(explain(what, where=self.source, expected=expected, got=got, fix=fix))
         try:
             node = yaml.compose(text, Loader=_Loader)
             return None if node is None else self._value(node, ())
@@ -183,7 +201,8 @@ class _Reader:
             return _SCALARS[node.tag.removeprefix(_TAG)](node.value)
         except (ValueError, KeyError) as error:
             kind = node.tag.removeprefix(_TAG)
-            raise ConfigError(explain(f"Not of type {kind}", where=str(self._mark(node)), got=node.value)) from error
+            where, got = str(self._mark(node)), shortened(node.value)
+            raise ConfigError(explain(f"Not of type {kind}", where=where, got=got)) from error
 
     def _keys(self, node: yaml.MappingNode, path: KeyPath) -> Iterator[tuple[str, yaml.Node]]:
         seen: dict[str, Mark] = {}
@@ -193,8 +212,8 @@ class _Reader:
                 fix = "Put text that holds braces in quotes."
                 raise ConfigError(explain("A key must be text", where=str(mark), got="a list or mapping", fix=fix))
             if key.value in seen:
-                where = f"{seen[key.value]} and {mark}"
-                raise ConfigError(explain(f"Key {key.value} is given twice", where=where, fix="Remove one of them."))
+                where, name = f"{seen[key.value]} and {mark}", shortened(key.value)
+                raise ConfigError(explain(f"Key {name} is given twice", where=where, fix="Remove one of them."))
             seen[key.value] = self.marks[(*path, key.value)] = mark
             yield key.value, child
 
@@ -207,13 +226,17 @@ class _Reader:
         if mark is not None:
             where = f"{self.source}:{mark.line + 1}:{mark.column + 1}"
             lines = text.splitlines() or [""]
-            line = lines[min(mark.line, len(lines) - 1)].strip()  # what is not closed is missed behind the last line
+            line = shortened(
+                lines[min(mark.line, len(lines) - 1)].strip()
+            )  # what is not closed is missed behind the last line
         told = ", ".join(part for part in (error.context, error.problem) if part)
         fix = "Check indentation, colons and quotes there; text that holds ': ' or '{' goes in quotes."
         return ConfigError(explain(f"Not valid YAML: {told}", where=where, got=line, fix=fix))
 
 
 def _integer(text: str) -> int:
+    if len(text) > _MAX_DIGITS:
+        raise ValueError("too many digits")
     return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
 
 
@@ -239,7 +262,7 @@ _SCALARS: Mapping[str, Callable[[str], Any]] = {
 
 
 def _kind(value: object) -> str:
-    return "a list" if isinstance(value, list) else f"the value {value!r}"
+    return "a list" if isinstance(value, list) else f"the value {short_repr(value)}"
 
 
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}

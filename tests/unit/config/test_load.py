@@ -9,8 +9,8 @@ import pytest
 import mmgrpo
 from mmgrpo.config.keys import all_keys, always_there
 from mmgrpo.config.load import load_config, resolve_config
+from mmgrpo.config.other_tools import ELSEWHERE
 from mmgrpo.config.paths import bundled_folder, find_file
-from mmgrpo.config.problems import ELSEWHERE
 from mmgrpo.config.schema import Config
 from mmgrpo.config.yaml_text import to_flow
 from mmgrpo.errors import ConfigError
@@ -231,7 +231,7 @@ def test_missing_required_keys_are_named_with_the_file(write):
     [
         ("rewards=my.py:f", "rewards: [{fn: my.py:f}]"),
         ("rewards={fn: my.py:f}", "rewards: [{fn: my.py:f}]"),
-        ("rewards=[my.py:f]", "{fn: my.py:f}"),
+        ("rewards=[my.py:f]", "rewards.0: {fn: my.py:f}"),
     ],
 )
 def test_a_reward_that_is_not_in_a_list_is_told_how_it_is_written(text, fix):
@@ -326,7 +326,7 @@ def test_suites_have_names_of_their_own_and_decodings_that_exist():
 
 @pytest.mark.parametrize("key", ["loss.fn", "loss.advantages_fn", "model.family", "rollout.engine"])
 def test_a_plug_in_that_names_a_file_alone_is_told_the_form(key):
-    assert "write my.py:NAME" in fault(None, {key: "my.py"}, base={"model.name": "tiny:x"})
+    assert "Write my.py:NAME." in fault(None, {key: "my.py"}, base={"model.name": "tiny:x"})
     load_config(None, {key: "my.py:mine"}, base={"model.name": "tiny:x"})
 
 
