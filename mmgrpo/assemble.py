@@ -17,13 +17,14 @@ import torch
 from mmgrpo.checks.monitor import RunMonitor
 from mmgrpo.config.load import LoadedConfig
 from mmgrpo.config.schema import Config
-from mmgrpo.contracts import Engine, Evaluator, RunLogger, StopCondition
+from mmgrpo.contracts import Engine, RunLogger, StopCondition
 from mmgrpo.data.feed import PromptFeed, Share
 from mmgrpo.data.mixture import AnySamples
 from mmgrpo.data.opening import left_out_errors, open_all, verify_media
 from mmgrpo.data.ordering import open_draws, together_in
 from mmgrpo.errors import ConfigError, DatasetError, explain
-from mmgrpo.evaluation.choices import check_choices
+from mmgrpo.evaluation.evaluator import SuiteEvaluator, first_rows
+from mmgrpo.evaluation.suites import Suite, check_evaluation, open_suites
 from mmgrpo.media.plugins import open_adapters
 from mmgrpo.media.prompts import PromptBuilder
 from mmgrpo.observe.progress import Progress
@@ -68,6 +69,9 @@ class Assembly:
     train: AnySamples | None
     """None where only evaluation was asked for."""
     eval: AnySamples | None
+    """Held-out rows of ``data.eval``; None where there are none."""
+    suites: Mapping[str, AnySamples]
+    """Further held-out rows, by the name of their suite."""
     warm_start: AnySamples | None
     """Rows to imitate; None where there is no warm start (any more)."""
     left_out: frozenset[int]
@@ -131,10 +135,10 @@ def assemble(
     )
     rewards = open_rewards(loaded, inputs.rewards)
     rewards.gather = dist.all_gather
-    for samples in (opened.eval, opened.train):
+    for samples in (opened.eval, *opened.suites.values(), opened.train):
         if samples is not None:
             rewards.check_rows(samples)
-    check_choices(config, rewards.names)
+    check_evaluation(config, rewards.names, folder=loaded.folder)
     verify = open_adapters(config.data, base=loaded.folder).verify
     share = Share(rank=dist.rank, world=dist.world_size, gather=dist.all_gather)
     left_out = verify_media(config.data, opened, verify, share=share)
@@ -153,6 +157,7 @@ def assemble(
         dist=dist,
         train=opened.train,
         eval=opened.eval,
+        suites=opened.suites,
         warm_start=opened.warm_start,
         left_out=left_out,
     )
@@ -175,6 +180,40 @@ def open_rewards(loaded: LoadedConfig, given: Sequence[AnyReward] | None) -> Rew
             )
         )
     return RewardSum.from_config(loaded.config.rewards, loaded.folder)
+
+
+def open_evaluator(
+    assembly: Assembly, *, progress: Progress | None = None, rows: AnySamples | None = None, limited: bool = True
+) -> SuiteEvaluator:
+    """Build what evaluates the run's held-out rows.
+
+    Args:
+        assembly: Engine, rewards and rows.
+        progress: Where it is shown how far it is; None: nowhere.
+        rows: Other rows to evaluate on.
+        limited: Use as many rows of each suite as ``eval.limit`` says.
+    """
+    config = assembly.config
+    main = assembly.eval if rows is None else rows
+    held_out = {**({"": main} if main is not None else {}), **(assembly.suites if rows is None else {})}
+    suites: Sequence[Suite] = open_suites(
+        config,
+        held_out,
+        sampling=sampling_of(config.rollout),
+        rewards=assembly.rewards.names,
+        folder=assembly.loaded.folder,
+    )
+    if limited and config.eval is not None and rows is None:
+        suites = [first_rows(suite, config.eval.limit) for suite in suites]
+    return SuiteEvaluator(
+        assembly.engine,
+        assembly.rewards,
+        assembly.encode_aside,
+        suites,
+        threads=config.data.prefetch,
+        dist=assembly.dist,
+        progress=progress,
+    )
 
 
 class EngineFactory(Protocol):
@@ -258,7 +297,6 @@ def assemble_run(
     folder: RunFolder,
     progress: Progress,
     logger: RunLogger,
-    evaluator: Evaluator | None,
     stop: StopCondition,
     on_step: OnStep | None,
     checkpoint: Path | None,
@@ -270,7 +308,6 @@ def assemble_run(
         folder: The run folder; checkpoints go there.
         progress: The screen.
         logger: Measures and writes what the run does.
-        evaluator: Measures on held-out rows; None: there are none.
         stop: Knows when to stop early.
         on_step: The user's callback.
         checkpoint: Where to continue; None: from the start.
@@ -320,7 +357,7 @@ def assemble_run(
         new_quota=partial(quota_of, config, world=dist.world_size),
         sampling=sampling,
         warm_start=_warm_start(assembly, progress),
-        evaluator=evaluator,
+        evaluator=open_evaluator(assembly, progress=progress) if config.eval else None,
         on_step=StepCallback(on_step, dist),
     )
     last = int(checkpoint.name.rsplit("-", 1)[-1]) if checkpoint else -1

@@ -169,6 +169,7 @@ def evaluate(parts: Components, run: RunState) -> Evaluation:
     assert parts.evaluator is not None  # intervals.evaluate is 0 without one
     found = parts.evaluator.evaluate(run.step)
     parts.logger.write_evaluation(found)
+    run.newest = found if run.step else None
     return found
 
 
@@ -186,7 +187,7 @@ def evaluate_after(parts: Components, run: RunState) -> None:
     """Evaluate after the last step, which is saved already; a resumed run that had ended reads what it found."""
     if parts.evaluator is None or run.stopped or run.step == 0:
         return
-    run.after = parts.logger.read_evaluation(run.step) if run.had_ended else None
+    run.after = run.newest = parts.logger.read_evaluation(run.step) if run.had_ended else None
     if run.after is None:
         run.after = evaluate(parts, run)
         if run.note_best(run.after.metrics()):

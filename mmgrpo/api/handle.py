@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mmgrpo.api.judging import given_samples, held_out, judge
-from mmgrpo.assemble import Assembly
+from mmgrpo.assemble import Assembly, open_evaluator
 from mmgrpo.data.mixture import AnySamples
+from mmgrpo.data.opening import open_samples
 from mmgrpo.errors import ConfigError, counted, explain
-from mmgrpo.evaluation.report import Report, paired_gain
+from mmgrpo.evaluation.results import Report, paired_gain
 from mmgrpo.observe.runfolder import RunFolder
 from mmgrpo.observe.sinks import read_rows
 from mmgrpo.policy.model.policy import Policy
@@ -38,8 +38,10 @@ class Run:
 
     def __repr__(self) -> str:
         """One line, for a notebook: the whole would be pages."""
-        reached = "" if self.after is None else f", held-out accuracy {self.after.greedy.accuracy:.3f}"
-        begun = "" if self.before is None or self.after is None else f" (before {self.before.greedy.accuracy:.3f})"
+        reached = "" if self.after is None else f", held-out accuracy {self.after.first.score.accuracy:.3f}"
+        begun = (
+            "" if self.before is None or self.after is None else f" (before {self.before.first.score.accuracy:.3f})"
+        )
         stopped = f", stopped by {self.stopped}" if self.stopped else ""
         return f"<Run {self.path}: {counted(self.steps, 'step')}{reached}{begun}{stopped}>"
 
@@ -69,7 +71,7 @@ class Run:
         Args:
             rows: Rows given in Python; None: the run's held-out rows.
             limit: Use this many; None: as ``eval.limit`` says.
-            on_rows: Told how many rows are done, batch by batch (each way of decoding counts).
+            on_rows: Told how many rows are done, batch by batch (each decoding counts).
 
         Returns:
             The report.
@@ -77,15 +79,16 @@ class Run:
         Raises:
             ConfigError: The run has no held-out rows and none are given.
         """
-        return judge(self.assembly, self.held_out(rows, limit=limit), step=self.steps, on_rows=on_rows)
+        samples = None if rows is None else self._read_rows(rows)
+        evaluator = open_evaluator(self.assembly, rows=samples, limited=limit is None)
+        return evaluator.evaluate(self.steps, limit=limit, on_rows=on_rows or (lambda rows: None))
 
-    def held_out(self, rows: Any = None, *, limit: int | None = None) -> Sequence[Sample]:
-        """Give the samples that :meth:`evaluate` uses; arguments as there.
-
-        Raises:
-            ConfigError: The run has no held-out rows and none are given.
-        """
-        return held_out(self.assembly, rows, limit=limit)
+    def _read_rows(self, rows: Any) -> AnySamples:
+        """Read rows given in Python in the form of the run's own."""
+        loaded = self.assembly.loaded
+        samples = open_samples(loaded.config.data, None, rows, base=loaded.folder, needed="rows")
+        assert samples is not None  # rows were given
+        return samples
 
     def generate(
         self, sample: Sample | Mapping[str, Any] | str, *, count: int = 1, temperature: float | None = None
@@ -119,7 +122,7 @@ class Run:
         if isinstance(sample, str):
             return Sample(id="given", messages=({"role": "user", "content": sample},))
         if isinstance(sample, Mapping):
-            return given_samples(self.assembly, [dict(sample)])[0]
+            return self._read_rows([dict(sample)])[0]
         raise ConfigError(
             explain(
                 "The policy cannot be asked this",
@@ -139,13 +142,12 @@ class Run:
         self.assembly.close()
 
     def improved(self) -> bool:
-        """Whether greedy and sampled accuracy rose by more than two paired standard errors."""
+        """Whether the first suite's accuracy rose, under each decoding, by more than two paired standard errors."""
         if self.before is None or self.after is None:
             return False
-        gains = [paired_gain(self.before.greedy_rows, self.after.greedy_rows)]
-        if self.before.sampled_rows and self.after.sampled_rows:
-            gains.append(paired_gain(self.before.sampled_rows, self.after.sampled_rows))
-        return all(g.significant for g in gains)
+        before, after = self.before.main, self.after.main
+        gains = [paired_gain(before[name].rows, after[name].rows) for name in after if name in before]
+        return bool(gains) and all(gain.significant for gain in gains)
 
     def facts(self) -> dict[str, str]:
         """Steps, seconds and folder as text, for the table at the end."""

@@ -11,14 +11,14 @@ from typing import Any
 from rich.console import Console
 
 from mmgrpo.api.begin import Rewards, joined, nested, written
-from mmgrpo.api.evaluations import evaluation_name, free_name, table_rows, write_evaluation
-from mmgrpo.api.judging import judge_shown
 from mmgrpo.api.quiet import only_first, quiet_bars
-from mmgrpo.assemble import UserInputs, assemble
+from mmgrpo.assemble import UserInputs, assemble, open_evaluator
 from mmgrpo.config.load import LoadedConfig, Overrides, resolve_config
 from mmgrpo.config.paths import find_file
 from mmgrpo.errors import ConfigError, explain
-from mmgrpo.evaluation.report import Report
+from mmgrpo.evaluation.files import evaluation_name, free_name, write_evaluation
+from mmgrpo.evaluation.results import Report
+from mmgrpo.evaluation.tables import table_rows
 from mmgrpo.observe.progress import Progress
 from mmgrpo.observe.runfolder import RunFolder, common_folder
 from mmgrpo.observe.tables import print_facts, results_table
@@ -83,7 +83,9 @@ def evaluate(
     try:
         assembly.start_engine(found.step)
         with progress:
-            report = judge_shown(assembly, progress, step=found.step, limit=limit)
+            report = open_evaluator(assembly, progress=progress, limited=limit is None).evaluate(
+                found.step, limit=limit
+            )
     finally:
         assembly.close()
     if dist.is_main_process:
@@ -93,11 +95,12 @@ def evaluate(
 
 def _write(report: Report, found: _Found, loaded: LoadedConfig, target: str | Path, progress: Progress) -> None:
     folder = found.folder or common_folder(loaded.config.train.output_dir, _short(target))
-    name = f"eval_{report.settings['data_sha256'][:8]}_{evaluation_name(found.step)}"
+    digest = report.settings["data_sha256"]
+    name = f"eval_{digest[:8]}_{evaluation_name(found.step)}"
     name = free_name(folder, report, name=name)
     write_evaluation(folder, report, name=name)
     facts = {"model": loaded.config.model.name, "written to": str(folder.evaluations / f"{name}.json")}
-    progress.console.print(results_table(table_rows(report), title=f"{report.greedy.rows} held-out rows"))
+    progress.console.print(results_table(table_rows(report), title=f"{report.first.score.rows} held-out rows"))
     print_facts(progress.console, facts)
 
 

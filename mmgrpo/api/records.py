@@ -11,20 +11,14 @@ from contextlib import contextmanager
 
 from torch import Tensor
 
-from mmgrpo.api.evaluations import (
-    evaluation_name,
-    gain_errors,
-    read_evaluation,
-    report_line,
-    table_rows,
-    write_evaluation,
-)
 from mmgrpo.assemble import Assembly
 from mmgrpo.config.load import resolve_config
 from mmgrpo.config.rollout import Rollout
 from mmgrpo.config.show import changes, render_config, unit_lines
-from mmgrpo.evaluation.report import Report
-from mmgrpo.evaluation.run import choose_metric
+from mmgrpo.evaluation.files import evaluation_name, read_evaluation, write_evaluation
+from mmgrpo.evaluation.results import Report
+from mmgrpo.evaluation.suites import open_metric
+from mmgrpo.evaluation.tables import gain_errors, report_line, table_rows
 from mmgrpo.observe.completions import CompletionsWriter
 from mmgrpo.observe.progress import Progress
 from mmgrpo.observe.runfolder import RunFolder
@@ -60,7 +54,9 @@ class Records:
         self.completions = CompletionsWriter(
             folder.completions, format=config.observe.completions_format, limit=config.observe.log_completions
         )
-        self._accuracy = choose_metric(config.eval.metric if config.eval else None, assembly.rewards.names)
+        names, base = assembly.rewards.names, assembly.loaded.folder
+        section = config.eval
+        self._accuracy = open_metric(section.metric if section else None, names, folder=base, where="eval.metric").name
         self._sinks: Sinks | None = None
         self._resumed = False
         self._start = time.monotonic()
@@ -174,7 +170,7 @@ class Records:
         return self.assembly.dist.broadcast(read_evaluation(self.folder, name=evaluation_name(step)))
 
     def finish(self, facts: Mapping[str, str], *, before: Report | None, after: Report | None) -> None:
-        """Print the table at the end."""
+        """Print the table at the end: the newest evaluation, beside that before the first step."""
         shown = after or before
         if shown is not None:
             earlier = before if after is not None else None
@@ -182,7 +178,8 @@ class Records:
                 table_rows(shown),
                 before=table_rows(earlier) if earlier else None,
                 errors=gain_errors(earlier, shown) if earlier else None,
-                title=f"{shown.greedy.rows} held-out rows",
+                title=f"{shown.first.score.rows} held-out rows",
+                heads=(f"step {earlier.step}" if earlier else "", f"step {shown.step}"),
             )
             self.progress.console.print(table)
         print_facts(self.progress.console, facts)

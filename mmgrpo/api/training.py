@@ -12,7 +12,6 @@ from rich.console import Console
 
 from mmgrpo.api.begin import Rewards, begin, written
 from mmgrpo.api.handle import Run
-from mmgrpo.api.judging import HeldOutEvaluator
 from mmgrpo.api.quiet import only_first, quiet_bars
 from mmgrpo.api.records import Records
 from mmgrpo.assemble import Assembly, UserInputs, assemble, assemble_run
@@ -130,14 +129,13 @@ class _Start:
         return self._finished(state, logger)
 
     def _train(self, logger: Records) -> RunState:
-        config, dist = self.assembly.config, self.assembly.dist
-        with StopRequest(max_seconds=config.train.max_seconds, on_signal=self.progress.say) as stop:
+        dist, limit = self.assembly.dist, self.assembly.config.train.max_seconds
+        with StopRequest(max_seconds=limit, on_signal=self.progress.say) as stop:
             parts, state = assemble_run(
                 self.assembly,
                 folder=self.folder,
                 progress=self.progress,
                 logger=logger,
-                evaluator=HeldOutEvaluator(self.assembly, self.progress) if config.eval else None,
                 stop=AnyRankStop(stop, dist.all_gather),
                 on_step=self.on_step,
                 checkpoint=self.checkpoint,
@@ -163,7 +161,7 @@ class _Start:
             seconds=logger.seconds,
             stopped=state.stopped,
         )
-        logger.finish(run.facts(), before=state.before, after=state.after)
+        logger.finish(run.facts(), before=state.before, after=state.newest)
         if state.stopped:
             where = f"after step {state.step} of {state.num_steps}"
             if state.saved_step is None:

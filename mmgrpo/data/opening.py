@@ -40,6 +40,8 @@ class Opened:
     """Rows to learn from; None where only evaluation was asked for."""
     eval: AnySamples | None
     """Held-out rows; None where there are none."""
+    suites: Mapping[str, AnySamples]
+    """Further held-out rows, by the name of their suite."""
     warm_start: AnySamples | None
     """Rows to imitate; None where there is no warm start (any more)."""
 
@@ -98,14 +100,22 @@ def open_all(
         DatasetError: They cannot be read.
     """
     data, warm = config.data, config.warm_start
-    needed = "data.eval" if config.eval or not training else ""
+    suites = config.eval.suites if config.eval else ()
+    needed = "data.eval" if (config.eval or not training) and not suites else ""
     return Opened(
+        suites={suite.name: _needed(data, suite.data, base, f"eval.suites ({suite.name})") for suite in suites},
         train=open_samples(data, data.train, train_rows, base=base, needed="data.train") if training else None,
         eval=open_samples(data, data.eval, eval_rows, base=base, needed=needed),
         warm_start=open_samples(data, warm.data, base=base, needed="warm_start.data")
         if warm and training and warm_start
         else None,
     )
+
+
+def _needed(data: Data, source: Source, base: Path, key: str) -> AnySamples:
+    samples = open_samples(data, source, base=base, needed=key)
+    assert samples is not None  # its absence was refused
+    return samples
 
 
 def _opened(data: Data, source: Single, base: Path) -> Rows:
@@ -155,8 +165,8 @@ def verify_media(
         MediaError: A medium cannot be read: under ``error``, or of a held-out row, where leaving it out would change
             what is measured.
     """
-    if opened.eval is not None:
-        check_media(opened.eval, verify, on_bad_media="error", share=share)
+    for held_out in (*([opened.eval] if opened.eval is not None else []), *opened.suites.values()):
+        check_media(held_out, verify, on_bad_media="error", share=share)
     if opened.train is None:
         return frozenset()
     return frozenset(check_media(opened.train, verify, on_bad_media=data.on_bad_media, share=share).left_out)

@@ -22,6 +22,7 @@ def results_table(
     before: Mapping[str, float] | None = None,
     errors: Mapping[str, float] | None = None,
     title: str = "Held-out rows",
+    heads: tuple[str, str] = ("before", "after"),
 ) -> Table:
     """Lay out what evaluation measured, before and after.
 
@@ -30,13 +31,14 @@ def results_table(
         before: The same at the start; None: there was no evaluation then.
         errors: Standard error of the change (paired, where rows are the same), for the names that have one.
         title: What was evaluated.
+        heads: What stands above the two columns; the second alone where there is one.
 
     Returns:
         A table for ``Console.print``; absent values are shown as a dash.
     """
     table = Table(title=Text(printable(title)), title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column("")
-    for head in ("before", "after", "change") if before is not None else ("value",):
+    for head in (*heads, "change") if before is not None else heads[1:]:
         table.add_column(head, justify="right")
     for name in {**after, **(before or {})}:
         table.add_row(_text(name), *_cells(name, after, before, errors or {}))

@@ -54,6 +54,8 @@ class RunState:
     """Of the newest step, and of its evaluation where there was one."""
     before: Evaluation | None = None
     """Evaluation before the first step; None: there was none."""
+    newest: Evaluation | None = None
+    """The newest evaluation; None: there was none after the first step."""
     after: Evaluation | None = None
     """Evaluation after the last step; None: there was none, or the run was stopped."""
 

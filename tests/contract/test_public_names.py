@@ -36,7 +36,7 @@ def test_no_room_has_the_name_of_a_public_function():
     assert rooms & set(mmgrpo.__all__) == set()
 
 
-@pytest.mark.parametrize("module", ["mmgrpo.training.update", "mmgrpo.evaluation.run", "mmgrpo.config.load"])
+@pytest.mark.parametrize("module", ["mmgrpo.training.update", "mmgrpo.evaluation.evaluator", "mmgrpo.config.load"])
 def test_w12_every_module_can_be_imported_by_its_dotted_name(module):
     assert run(f"import {module} as m; import mmgrpo; print(m.__name__, callable(mmgrpo.train))") == f"{module} True\n"
 

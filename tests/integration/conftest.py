@@ -36,6 +36,7 @@ BASE = {
     },
     "rollout": {"num_generations": 3, "max_completion_length": 6},
     "train": {"num_steps": 3, "prompts_per_step": 2, "learning_rate": 1e-2, "max_batch_tokens": 200},
+    "eval": None,
     "checks": {"truncated_share": 1.0},
     "observe": {"progress": False, "log_steps": 1, "log_completions": 100},
 }

@@ -203,7 +203,7 @@ def test_an_evaluation_that_judges_no_row_has_no_accuracy_instead_of_zero(tell, 
     found = json.loads((tmp_path / "runs" / "run" / "evaluations" / "step_000000.json").read_text())
     assert found["greedy"]["accuracy"] is None
     assert found["greedy"]["rewards"] == {"r": None}
-    assert "accuracy, greedy" in told
+    assert "mean of r, greedy" in told
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_a_full_disk_at_a_checkpoint_is_one_message_and_loses_nothing(tell, tmp_
 
 @pytest.mark.parametrize("what", ["completions", "evaluations"])
 def test_a_full_disk_elsewhere_is_one_message_too(what, tell, tmp_path, monkeypatch):
-    place = {"completions": "mmgrpo.observe.completions", "evaluations": "mmgrpo.api.evaluations"}[what]
+    place = {"completions": "mmgrpo.observe.completions", "evaluations": "mmgrpo.evaluation.files"}[what]
     from mmgrpo.observe.atomic import cannot_write
 
     def fails(path, content):

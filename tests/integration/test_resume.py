@@ -218,7 +218,7 @@ def test_the_best_and_the_newest_checkpoints_are_kept(train):
     changes = six({"eval": {"eval_steps": 1, "at_start": False}})
     changes["train"] |= {"save_steps": 1, "save_total_limit": 2, "save_best": "eval/accuracy"}
     with pytest.MonkeyPatch.context() as patch:
-        from mmgrpo.evaluation.report import Report
+        from mmgrpo.evaluation.results import Report
 
         honest = Report.metrics
         patch.setattr(Report, "metrics", lambda self: honest(self) | {"eval/accuracy": values[self.step]})
@@ -248,7 +248,7 @@ def test_a_finished_run_that_is_resumed_evaluates_nothing_again_and_changes_noth
     run = train(eval={})
     before = (run.path / "metrics.jsonl").read_bytes()
     checkpoint = latest(run.path / "checkpoints").stat().st_mtime_ns
-    monkeypatch.setattr("mmgrpo.api.judging.evaluate", None)
+    monkeypatch.setattr("mmgrpo.evaluation.evaluator.SuiteEvaluator.evaluate", None)
     again = train(resume=run.path)
     assert again.after.greedy_rows == run.after.greedy_rows
     assert (run.path / "metrics.jsonl").read_bytes() == before

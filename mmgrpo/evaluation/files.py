@@ -1,19 +1,15 @@
-"""Evaluations on disk and on the screen: totals with settings, a line per row, the table, and reading them back."""
+"""Evaluations on disk: totals with settings, a line per row, and reading them back."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from mmgrpo.evaluation.report import Report, RowResult, Score, paired_gain
+from mmgrpo.evaluation.results import Report, Result, RowResult, Score
 from mmgrpo.observe.atomic import write_atomic
 from mmgrpo.observe.runfolder import RunFolder
-
-MOST_ANSWERS = 16
-"""With more different truths than this the table has no row for each."""
 
 
 def evaluation_name(step: int) -> str:
@@ -26,7 +22,7 @@ def write_evaluation(run: RunFolder, report: Report, *, name: str) -> None:
 
     Args:
         run: The run folder.
-        report: What was found.
+        report: What was measured.
         name: Of both files.
 
     Raises:
@@ -34,8 +30,12 @@ def write_evaluation(run: RunFolder, report: Report, *, name: str) -> None:
     """
     folder = run.evaluations
     folder.mkdir(parents=True, exist_ok=True)
-    rows = [{"way": "greedy", **asdict(r)} for r in report.greedy_rows]
-    rows += [{"way": "sampled", **asdict(r)} for r in report.sampled_rows]
+    rows = [
+        {"way": decoding, **({"suite": suite} if suite else {}), **asdict(row)}
+        for suite, results in report.results.items()
+        for decoding, result in results.items()
+        for row in result.rows
+    ]
     write_atomic(folder / f"{name}.jsonl", "".join(json.dumps(r, ensure_ascii=True) + "\n" for r in rows))
     # last: where the totals are, the rows are, too
     write_atomic(folder / f"{name}.json", json.dumps(report.summary(), indent=2, default=str) + "\n")
@@ -46,13 +46,13 @@ def free_name(run: RunFolder, report: Report, *, name: str) -> str:
 
     Args:
         run: The run folder.
-        report: What was found.
+        report: What was measured.
         name: To start from.
 
     Returns:
         ``name``, or with the next free number behind it.
     """
-    settings = json.loads(json.dumps(dict(report.settings), default=str))
+    settings = json.loads(json.dumps(report.summary()["settings"], default=str))
     number, free = 1, name
     while (file := run.evaluations / f"{free}.json").is_file():
         if json.loads(file.read_text(encoding="utf-8"))["settings"] == settings:
@@ -76,17 +76,22 @@ def read_evaluation(run: RunFolder, *, name: str) -> Report | None:
     if not (totals.is_file() and lines.is_file()):
         return None
     summary = json.loads(totals.read_text(encoding="utf-8"))
-    rows: dict[str, list[RowResult]] = {"greedy": [], "sampled": []}
+    rows: dict[tuple[str, str], list[RowResult]] = {}
     for line in lines.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
-        rows[row.pop("way")].append(_row(row))
+        rows.setdefault((row.pop("suite", ""), row.pop("way")), []).append(_row(row))
+    main = {decoding: summary[decoding] for decoding in ("greedy", "sampled") if summary.get(decoding)}
+    totals_of = {**({"": main} if main else {}), **summary.get("suites", {})}
     return Report(
         step=summary["step"],
-        greedy=_score(summary["greedy"]),
-        sampled=_score(summary["sampled"]) if summary["sampled"] else None,
-        greedy_rows=tuple(rows["greedy"]),
-        sampled_rows=tuple(rows["sampled"]),
-        settings=summary["settings"],
+        results={
+            suite: {
+                decoding: Result(score=_score(score), rows=tuple(rows.get((suite, decoding), ())))
+                for decoding, score in scores.items()
+            }
+            for suite, scores in totals_of.items()
+        },
+        suite_settings={**({"": summary["settings"]} if main else {}), **summary.get("suite_settings", {})},
         seconds=summary["seconds"],
     )
 
@@ -101,38 +106,3 @@ def _score(score: dict[str, Any]) -> Score:
     rewards = {name: math.nan if value is None else value for name, value in score["rewards"].items()}
     by_answer = {answer: tuple(found) for answer, found in score["by_answer"].items()}
     return Score(**values | {"rewards": rewards, "by_answer": by_answer})
-
-
-def table_rows(report: Report) -> dict[str, float]:
-    """The rows of the table at the end: accuracies, form, length, and accuracy per answer."""
-    greedy, sampled = report.greedy, report.sampled
-    rows = {"accuracy, greedy": greedy.accuracy}
-    if sampled:
-        rows["accuracy, sampled"] = sampled.accuracy
-    rows["accuracy among well-formed, greedy"] = greedy.accuracy_well_formed
-    if sampled:
-        rows["accuracy among well-formed, sampled"] = sampled.accuracy_well_formed
-    rows["format rate, greedy"] = greedy.format_rate
-    if sampled:
-        rows["format rate, sampled"] = sampled.format_rate
-    rows["completion length, greedy (tokens)"] = greedy.length
-    if len(greedy.by_answer) <= MOST_ANSWERS:
-        rows |= {f"accuracy where the answer is {a} (n={n})": v for a, (v, n) in greedy.by_answer.items()}
-    return rows
-
-
-def gain_errors(before: Report, after: Report) -> Mapping[str, float]:
-    """Paired standard errors of the gains that the table shows, in accuracy."""
-    errors = {"accuracy, greedy": paired_gain(before.greedy_rows, after.greedy_rows).standard_error}
-    if before.sampled and after.sampled:
-        errors["accuracy, sampled"] = paired_gain(before.sampled_rows, after.sampled_rows).standard_error
-    return errors
-
-
-def report_line(report: Report) -> str:
-    """One line for the screen while a run goes on."""
-    sampled = f", sampled {report.sampled.accuracy:.3f}" if report.sampled else ""
-    return (
-        f"step {report.step}: held-out accuracy greedy {report.greedy.accuracy:.3f}{sampled}, "
-        f"format {report.greedy.format_rate:.3f}, {report.seconds:.1f} s"
-    )

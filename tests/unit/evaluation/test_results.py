@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from mmgrpo.evaluation.report import Report, RowResult, paired_gain, score_rows
+from mmgrpo.evaluation.results import Report, Result, RowResult, paired_gain, score_rows
 
 
 def row(name, correct, *, answer="3", formed=1.0, both=None, rewards=None, length=4.0, truncated=0.0):
@@ -91,14 +91,14 @@ def test_without_pairs_there_is_no_gain():
 
 
 def test_a_report_names_its_metrics_greedy_and_sampled():
-    score = score_rows([row("a", 1.0, rewards={"x": (0.5,)})])
+    result = Result(score=score_rows([row("a", 1.0, rewards={"x": (0.5,)})]), rows=())
     report = Report(
-        step=3, greedy=score, sampled=score, greedy_rows=(), sampled_rows=(), settings={"seed": 1}, seconds=2.0
+        step=3, results={"": {"greedy": result, "sampled": result}}, suite_settings={"": {"seed": 1}}, seconds=2.0
     )
     metrics = report.metrics()
     assert metrics["eval/accuracy"] == metrics["eval/sampled/accuracy"] == 1.0
     assert metrics["eval/rewards/x/mean"] == 0.5
     assert report.summary()["settings"] == {"seed": 1}
-    alone = Report(step=3, greedy=score, sampled=None, greedy_rows=(), sampled_rows=(), settings={}, seconds=2.0)
+    alone = Report(step=3, results={"": {"greedy": result}}, suite_settings={"": {}}, seconds=2.0)
     assert not [name for name in alone.metrics() if "sampled" in name]
-    assert alone.summary()["sampled"] is None
+    assert alone.sampled is None and alone.summary()["sampled"] is None

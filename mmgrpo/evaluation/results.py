@@ -1,4 +1,4 @@
-"""What an evaluation found: per row and in sum, with everything that is needed to get the same number again.
+"""What an evaluation measured: per row and in sum, with everything that is needed to get the same number again.
 
 Pure data and arithmetic; knows no engine.
 """
@@ -15,86 +15,158 @@ from mmgrpo.errors import ConfigError, counted, explain
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowResult:
-    """One held-out row under one way of decoding."""
+    """One held-out row under one decoding."""
 
     id: str
     answer: str
-    """The truth as text."""
+    """The ground truth as text."""
     texts: tuple[str, ...]
     """What the policy wrote: one per completion."""
     rewards: Mapping[str, tuple[float | None, ...]]
     """Each reward's values, None where it does not apply."""
     correct: float | None
-    """Share of completions whose metric reward is at least 1; None where it does not apply."""
+    """The metric: usually the fraction of completions whose reward is at least 1; None where it does not apply."""
     well_formed: float
-    """Share of completions in which an answer can be read."""
+    """Fraction of completions in which an answer can be read."""
     correct_well_formed: float
-    """Share of completions that are both."""
+    """Fraction of completions that are both."""
     length: float
     """Mean tokens of a completion."""
     truncated: float
-    """Share of completions that hit the length limit."""
+    """Fraction of completions that hit the length limit."""
     media: tuple[str, ...] = ()
     """Names of the row's media."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """All held-out rows under one way of decoding."""
+    """All rows of a suite under one decoding."""
 
     accuracy: float
     """Mean of ``correct``, 0 to 1; NaN where the metric applies to no row."""
     format_rate: float
     """Mean of ``well_formed``, 0 to 1."""
     accuracy_well_formed: float
-    """Share of the well-formed completions that are correct, 0 to 1; 0 where none is well-formed, NaN as above."""
+    """Fraction of the well-formed completions that are correct, 0 to 1; 0 where none is well-formed, NaN as above."""
     rewards: Mapping[str, float]
     """Mean of each reward where it applies; NaN where it applies to nothing."""
     length: float
     """Mean tokens of a completion."""
     truncated: float
-    """Share of completions that hit the length limit."""
+    """Fraction of completions that hit the length limit."""
     by_answer: Mapping[str, tuple[float, int]]
-    """Accuracy and number of rows for each truth."""
+    """Accuracy and number of rows for each ground truth."""
     rows: int
     """Held-out rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One suite under one decoding."""
+
+    score: Score
+    rows: tuple[RowResult, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """One evaluation: greedy, and sampled where asked for."""
+    """One evaluation: every suite under each of its decodings."""
 
     step: int
-    greedy: Score
-    sampled: Score | None
-    greedy_rows: tuple[RowResult, ...]
-    sampled_rows: tuple[RowResult, ...]
-    settings: Mapping[str, Any]
-    """Prompt template, sampling, pixel limits, metric, rewards, seed, data hash: what a repetition needs."""
+    results: Mapping[str, Mapping[str, Result]]
+    """By suite (``""`` is the rows of ``data.eval``) and decoding, at least one of each."""
+    suite_settings: Mapping[str, Mapping[str, Any]]
+    """By suite: prompt template, sampling, pixel limits, metric, rewards, seed, data hash: what a repetition needs."""
     seconds: float
 
     def __repr__(self) -> str:
         """One line, for a notebook: every row would be pages."""
-        sampled = "" if self.sampled is None else f", sampled {self.sampled.accuracy:.3f}"
+        score = self.first.score
+        found = ", ".join(f"{name} {result.score.accuracy:.3f}" for name, result in self.main.items())
+        format_rate = f"{score.format_rate:.3f}" if score.format_rate == score.format_rate else "-"
         return (
-            f"<Report of step {self.step}, {counted(self.greedy.rows, 'row')}: accuracy greedy "
-            f"{self.greedy.accuracy:.3f}{sampled}; format rate {self.greedy.format_rate:.3f}>"
+            f"<Report of step {self.step}, {counted(score.rows, 'row')}: accuracy {found}; format rate {format_rate}>"
         )
 
+    @property
+    def main(self) -> Mapping[str, Result]:
+        """The first suite's results by decoding: of the rows of ``data.eval``, where there are any."""
+        return next(iter(self.results.values()))
+
+    @property
+    def first(self) -> Result:
+        """The first suite under its first decoding, usually greedy."""
+        return next(iter(self.main.values()))
+
+    @property
+    def greedy(self) -> Score:
+        """The first suite, one completion per row, always the likeliest token.
+
+        Raises:
+            KeyError: The first suite was not evaluated so.
+        """
+        return self.main["greedy"].score
+
+    @property
+    def sampled(self) -> Score | None:
+        """The first suite at the rollout's temperature; None where it was not evaluated so."""
+        return self.main["sampled"].score if "sampled" in self.main else None
+
+    @property
+    def greedy_rows(self) -> tuple[RowResult, ...]:
+        """Rows of :attr:`greedy`; none where there is no such result."""
+        return self.main["greedy"].rows if "greedy" in self.main else ()
+
+    @property
+    def sampled_rows(self) -> tuple[RowResult, ...]:
+        """Rows of :attr:`sampled`; none where there is no such result."""
+        return self.main["sampled"].rows if "sampled" in self.main else ()
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """Of the first suite, what a repetition needs."""
+        return next(iter(self.suite_settings.values()), {})
+
+    def scores(self) -> dict[str, dict[str, Score]]:
+        """Totals by suite and decoding."""
+        return {
+            suite: {decoding: result.score for decoding, result in results.items()}
+            for suite, results in self.results.items()
+        }
+
     def metrics(self) -> dict[str, float]:
-        """Values by logged name, prefixed ``eval/`` (greedy) and ``eval/sampled/``."""
-        found = _named(self.greedy, "eval/")
-        return found | (_named(self.sampled, "eval/sampled/") if self.sampled else {})
+        """Values by logged name: ``eval/…`` and ``eval/sampled/…``, of a named suite ``eval/{suite}/…``."""
+        found: dict[str, float] = {}
+        for suite, results in self.results.items():
+            for decoding, result in results.items():
+                found |= _named(result.score, metric_prefix(suite, decoding))
+        return found
 
     def summary(self) -> dict[str, Any]:
         """JSON-ready totals and settings, without the rows; null where there is no number."""
+        plain = {
+            suite: {decoding: _plain(asdict(score)) for decoding, score in scores.items()}
+            for suite, scores in self.scores().items()
+        }
+        further = {suite: found for suite, found in plain.items() if suite}
         return {
             "step": self.step,
-            "greedy": _plain(asdict(self.greedy)),
-            "sampled": _plain(asdict(self.sampled)) if self.sampled else None,
-            "settings": dict(self.settings),
+            **{decoding: plain.get("", {}).get(decoding) for decoding in ("greedy", "sampled")},
+            **({"suites": further} if further else {}),
+            "settings": dict(self.suite_settings.get("", {})),
+            **({"suite_settings": {name: dict(self.suite_settings[name]) for name in further}} if further else {}),
             "seconds": self.seconds,
         }
+
+
+def metric_prefix(suite: str, decoding: str) -> str:
+    """What the logged names of a suite under a decoding begin with.
+
+    Example:
+        >>> metric_prefix("", "greedy"), metric_prefix("", "sampled"), metric_prefix("hard", "sampled")
+        ('eval/', 'eval/sampled/', 'eval/hard/sampled/')
+    """
+    return "eval/" + "".join(f"{part}/" for part in (suite, "" if decoding == "greedy" else decoding) if part)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +203,7 @@ def score_rows(rows: Sequence[RowResult]) -> Score:
     return Score(
         accuracy=_mean([r.correct for r in judged if r.correct is not None], nothing=math.nan),
         format_rate=_mean([r.well_formed for r in rows]),
-        accuracy_well_formed=_share(sum(r.correct_well_formed for r in judged), formed, of=judged),
+        accuracy_well_formed=_fraction(sum(r.correct_well_formed for r in judged), formed, of=judged),
         rewards={
             n: _mean([v for r in rows for v in r.rewards.get(n, ()) if v is not None], nothing=math.nan) for n in names
         },
@@ -142,20 +214,26 @@ def score_rows(rows: Sequence[RowResult]) -> Score:
     )
 
 
-def paired_gain(before: Sequence[RowResult], after: Sequence[RowResult]) -> Gain:
+def paired_gain(
+    before: Sequence[RowResult],
+    after: Sequence[RowResult],
+    *,
+    of: Callable[[RowResult], float | None] = lambda row: row.correct,
+) -> Gain:
     """Compare two evaluations of the same rows.
 
-    gain = mean(d), standard error = std(d) / sqrt(n), with d = correct after - correct before of each row
+    gain = mean(d), standard error = std(d) / sqrt(n), with d = value after - value before of each row
 
     Args:
         before: Rows of the earlier evaluation.
         after: Rows of the later one; paired by id.
+        of: What is compared of a row; None: the row has no value.
 
     Returns:
         Gain and standard error; 0 and infinity where no row is in both.
     """
-    first = {r.id: r.correct for r in before if r.correct is not None}
-    pairs = [(first[r.id], r.correct) for r in after if r.correct is not None and r.id in first]
+    first = {r.id: value for r in before if (value := of(r)) is not None}
+    pairs = [(first[r.id], value) for r in after if r.id in first and (value := of(r)) is not None]
     if len(pairs) < 2:
         return Gain(gain=0.0, standard_error=math.inf)
     differences = [b - a for a, b in pairs]
@@ -168,7 +246,7 @@ def _mean(values: Sequence[float], *, nothing: float = 0.0) -> float:
     return sum(values) / len(values) if values else nothing
 
 
-def _share(part: float, whole: float, *, of: Sequence[RowResult]) -> float:
+def _fraction(part: float, whole: float, *, of: Sequence[RowResult]) -> float:
     return part / whole if whole else 0.0 if of else math.nan
 
 
@@ -195,21 +273,20 @@ _TOTALS: Mapping[str, Callable[[Score], float]] = {
 }
 
 
-def check_metric(name: str, *, sampled: bool, where: str) -> None:
+def check_metric(name: str, prefixes: Sequence[str], *, where: str) -> None:
     """Refuse a metric that no evaluation logs. Rewards may log names of their own: these are believed.
 
     Args:
         name: For example ``eval/accuracy``.
-        sampled: Whether evaluations also sample.
+        prefixes: Of all suites and decodings, from :func:`metric_prefix`.
         where: The key that holds it, for the message.
 
     Raises:
         ConfigError: There is no such metric.
     """
-    prefixes = ("eval/", "eval/sampled/")[: 1 + sampled]
     names = [f"{prefix}{total}" for prefix in prefixes for total in _TOTALS]
     if name not in names and not any(name.startswith(f"{prefix}rewards/") for prefix in prefixes):
-        expected = f"{', '.join(names)} or eval/rewards/NAME/mean"
+        expected = f"{', '.join(names)} or {prefixes[0]}rewards/NAME/mean"
         raise ConfigError(explain("There is no such eval metric", where=where, expected=expected, got=name))
 
 
