@@ -15,15 +15,15 @@ from itertools import count
 import torch
 from PIL import Image
 
+from mmgrpo.config.loss import Loss
 from mmgrpo.config.model import Freeze, Model
-from mmgrpo.grpo.objective import Objective
+from mmgrpo.config.train import Train
 from mmgrpo.media.prompts import PromptBuilder
 from mmgrpo.policy.model.policy import load_policy
 from mmgrpo.rollout.local import LocalEngine
-from mmgrpo.training.optimizer import Optimizer, OptimizerSettings
+from mmgrpo.training.optimizer import Optimizer, Schedule
 from mmgrpo.training.packing import pack
-from mmgrpo.training.schedule import Schedule
-from mmgrpo.training.supervised import WarmStartSettings, imitate
+from mmgrpo.training.supervised import imitate
 from mmgrpo.training.update import UpdateSettings, update
 from mmgrpo.types import Group, Media, Prompt, Sample, Sampling, ScoredGroup
 
@@ -74,7 +74,7 @@ def next_prompts(how_many: int) -> list[Prompt]:
 def new_optimizer(learning_rate: float, steps: int) -> Optimizer:
     """AdamW over all weights, with a rise over five steps and a fall to zero."""
     schedule = Schedule(peak=learning_rate, kind="linear", warmup_steps=5, total_steps=steps)
-    return Optimizer(policy.trainable(), settings=OptimizerSettings(), schedule=schedule)
+    return Optimizer(policy.trainable(), settings=Train(), schedule=schedule)
 
 
 # ---- The habit: random weights write noise, noise is never right, and groups in which nobody is right teach nothing.
@@ -84,11 +84,11 @@ def new_optimizer(learning_rate: float, steps: int) -> Optimizer:
 def learn_the_form() -> None:
     """Imitate a random colour word, whatever the picture shows."""
     optimizer, tokenizer = new_optimizer(3e-3, HABIT_STEPS), policy.tokenizer
-    settings = WarmStartSettings(num_steps=HABIT_STEPS, max_batch_tokens=8192)
     for _ in range(HABIT_STEPS):
         words = [tokenizer(dice.choice(list(COLOURS))).input_ids for _ in range(32)]
         targets = [torch.tensor([*ids, tokenizer.eos_token_id]) for ids in words]
-        imitate(policy, list(zip(next_prompts(32), targets, strict=True)), settings=settings, optimizer=optimizer)
+        rows = list(zip(next_prompts(32), targets, strict=True))
+        imitate(policy, rows, max_batch_tokens=8192, optimizer=optimizer)
 
 
 # ---- GRPO. ----------------------------------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ def train() -> None:
     """Roll out, score, compare, learn."""
     optimizer = new_optimizer(1.5e-3, GRPO_STEPS)
     settings = UpdateSettings(
-        objective=Objective(loss_type="dapo", epsilon=0.2, beta=0.0),  # -min(w A, clip(w) A), mean over all tokens
+        loss=Loss(loss_type="dapo", epsilon=0.2, beta=0.0),  # -min(w A, clip(w) A), mean over all tokens
         temperature=sampling.temperature,  # log-probs must be of the distribution that was sampled from
         max_completion_length=sampling.max_completion_length,
     )

@@ -25,6 +25,8 @@ from mmgrpo.data.ordering import open_draws, together_in
 from mmgrpo.errors import ConfigError, DatasetError, explain
 from mmgrpo.evaluation.evaluator import SuiteEvaluator, first_rows
 from mmgrpo.evaluation.suites import Suite, check_evaluation, open_suites
+from mmgrpo.grpo.advantages import load_advantages
+from mmgrpo.grpo.loss import load_loss
 from mmgrpo.media.plugins import open_adapters
 from mmgrpo.media.prompts import PromptBuilder
 from mmgrpo.observe.progress import Progress
@@ -43,7 +45,6 @@ from mmgrpo.running.settings import num_steps, per_rank, sampling_of
 from mmgrpo.running.state import Intervals, RunState
 from mmgrpo.running.warm_start import SupervisedStart
 from mmgrpo.trainer import Components
-from mmgrpo.training.advantages import GroupAdvantages
 from mmgrpo.training.learner import Learner
 from mmgrpo.types import Prompt, Sample
 
@@ -328,6 +329,7 @@ def assemble_run(
         train=config.train,
         check_finite=config.checks.finite,
         dist=dist,
+        surrogate=load_loss(config.loss.fn, config.loss.args, folder=assembly.loaded.folder),
     )
     monitor = RunMonitor(
         config,
@@ -339,13 +341,19 @@ def assemble_run(
         on_checked=logger.say_checks,
     )
     loader = open_feed(assembly)
-    stateful = {"feed": loader, "monitor": monitor, "rewards": assembly.rewards}
+    advantages = load_advantages(
+        config.loss.advantages_fn,
+        config.loss.advantages_args,
+        scale=config.loss.scale_rewards,
+        folder=assembly.loaded.folder,
+    )
+    stateful = {"feed": loader, "monitor": monitor, "rewards": assembly.rewards, "advantages": advantages}
     parts = Components(
         policy=policy,
         engine=assembly.engine,
         loader=loader,
         rewards=assembly.rewards,
-        advantages=GroupAdvantages(config.loss.scale_rewards),
+        advantages=advantages,
         learner=learner,
         monitor=monitor,
         logger=logger,

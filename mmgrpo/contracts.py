@@ -8,13 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
-from torch import Tensor
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
 
-from mmgrpo.types import Group, Prompt, Sampling, ScoredGroup, UpdateStats
+from mmgrpo.metrics import Metric
+from mmgrpo.types import Batch, Group, Prompt, Sampling, ScoredGroup, UpdateStats
 
 
+@runtime_checkable
 class Engine(Protocol):
     """Writes completions, under weights that the trainer hands over.
 
@@ -72,7 +77,7 @@ class Engine(Protocol):
         """Take that memory again; called after ``load_weights``, and may be called twice."""
         ...
 
-    def metrics(self) -> Mapping[str, float]:
+    def metrics(self) -> Mapping[str, float | Metric]:
         """Measurements of the completions written since the last call, by logged name."""
         ...
 
@@ -81,6 +86,7 @@ class Engine(Protocol):
         ...
 
 
+@runtime_checkable
 class Stateful(Protocol):
     """Something with a state that a checkpoint holds."""
 
@@ -93,6 +99,7 @@ class Stateful(Protocol):
         ...
 
 
+@runtime_checkable
 class Policy(Protocol):
     """What the loop itself needs of the policy; rooms below ask for more."""
 
@@ -101,6 +108,7 @@ class Policy(Protocol):
         ...
 
 
+@runtime_checkable
 class PromptSource(Protocol):
     """An endless, resumable source of prompts."""
 
@@ -125,6 +133,7 @@ class PromptSource(Protocol):
         ...
 
 
+@runtime_checkable
 class Scorer(Protocol):
     """All rewards of a run together."""
 
@@ -139,14 +148,104 @@ class Scorer(Protocol):
         ...
 
 
+@runtime_checkable
 class Advantages(Protocol):
     """Compares the completions of a step with each other, once per step."""
 
-    def compute(self, scored: Sequence[ScoredGroup]) -> list[Tensor]:
-        """Give one tensor per group: an advantage per completion, float64."""
+    def compute(self, scored: Sequence[ScoredGroup]) -> Sequence[Tensor | Sequence[Tensor]]:
+        """Give the advantages of each group, float64.
+
+        Args:
+            scored: All groups of the step, of all ranks: totals, the values of each reward, completions with their
+                lengths and versions. The same in all ranks.
+
+        Returns:
+            For each group one tensor of G values, or for each of its completions a tensor of one value per token. The
+            result goes both to the update and to the log.
+        """
+        ...
+
+    def state(self) -> Mapping[str, Any]:
+        """What it remembers from step to step, as JSON has it; kept in checkpoints."""
+        ...
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue where ``state`` stood."""
         ...
 
 
+@runtime_checkable
+class TokenStats(Protocol):
+    """What a forward pass gives for the K completion tokens of a batch, in packed order."""
+
+    @property
+    def logprobs(self) -> Float[Tensor, "K"]:
+        """Log p of each token given everything before it, in nats."""
+        ...
+
+    @property
+    def entropy(self) -> Float[Tensor, "K"] | None:
+        """Entropy of the distribution each token was drawn from, in nats; None unless asked for."""
+        ...
+
+
+@runtime_checkable
+class TrainablePolicy(Protocol):
+    """A model that learns."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where its tensors live."""
+        ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights and activations; float16 needs loss scaling."""
+        ...
+
+    def logprobs(
+        self, batch: Batch, *, temperature: float, entropy: bool = False, entropy_gradient: bool = False
+    ) -> TokenStats:
+        """Read a packed micro-batch; differentiable unless called under ``torch.no_grad()``.
+
+        Args:
+            batch: At least one completion.
+            temperature: Of the rollout.
+            entropy: Also measure the entropy.
+            entropy_gradient: With its gradient.
+        """
+        ...
+
+    def trainable(self) -> list[tuple[str, nn.Parameter]]:
+        """Names and parameters that learn."""
+        ...
+
+    def reference(self) -> AbstractContextManager[None]:
+        """Answer as the frozen reference inside the context."""
+        ...
+
+    def fix_reference(self) -> None:
+        """Make the policy as it is now the reference."""
+        ...
+
+    def reference_state(self) -> dict[str, Tensor] | None:
+        """Give the reference's own weights; empty when it shares the policy's, None when there is no reference."""
+        ...
+
+    def load_reference(self, state: dict[str, Tensor] | None) -> None:
+        """Take back what :meth:`reference_state` gave."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write weights and processor into a folder."""
+        ...
+
+    def load_weights_from(self, folder: Path) -> None:
+        """Read back what :meth:`save` wrote."""
+        ...
+
+
+@runtime_checkable
 class Learner(Protocol):
     """Learns from one rollout after another."""
 
@@ -158,7 +257,7 @@ class Learner(Protocol):
         """Make the policy as it is now the reference, where the loss needs one."""
         ...
 
-    def learn(self, scored: Sequence[ScoredGroup], advantages: Sequence[Tensor]) -> UpdateStats:
+    def learn(self, scored: Sequence[ScoredGroup], advantages: Sequence[Tensor | Sequence[Tensor]]) -> UpdateStats:
         """Take all optimizer steps of a rollout.
 
         Raises:
@@ -167,6 +266,7 @@ class Learner(Protocol):
         ...
 
 
+@runtime_checkable
 class Monitor(Protocol):
     """Looks for silent corruption and for a run that learns nothing."""
 
@@ -203,6 +303,7 @@ class Monitor(Protocol):
         ...
 
 
+@runtime_checkable
 class Evaluation(Protocol):
     """What an evaluation found."""
 
@@ -211,6 +312,7 @@ class Evaluation(Protocol):
         ...
 
 
+@runtime_checkable
 class Evaluator(Protocol):
     """Measures the policy on held-out rows."""
 
@@ -219,6 +321,7 @@ class Evaluator(Protocol):
         ...
 
 
+@runtime_checkable
 class RunLogger(Protocol):
     """Measures, writes and shows what a run does."""
 
@@ -244,7 +347,7 @@ class RunLogger(Protocol):
         scored: Sequence[ScoredGroup],
         stats: UpdateStats,
         *,
-        local: Mapping[str, float],
+        local: Mapping[str, float | Metric],
         shared: Mapping[str, float],
     ) -> Mapping[str, float]:
         """Collect the metrics of a step, over all processes."""
@@ -254,7 +357,9 @@ class RunLogger(Protocol):
         """Write the metrics of a step, and move the progress bar."""
         ...
 
-    def write_completions(self, step: int, scored: Sequence[ScoredGroup], advantages: Sequence[Tensor]) -> None:
+    def write_completions(
+        self, step: int, scored: Sequence[ScoredGroup], advantages: Sequence[Tensor | Sequence[Tensor]]
+    ) -> None:
         """Write a sample of completions with their rewards and advantages."""
         ...
 
@@ -267,6 +372,7 @@ class RunLogger(Protocol):
         ...
 
 
+@runtime_checkable
 class StopCondition(Protocol):
     """Knows whether a run should stop."""
 
@@ -276,6 +382,7 @@ class StopCondition(Protocol):
         ...
 
 
+@runtime_checkable
 class WarmStart(Protocol):
     """Supervised steps before GRPO."""
 
@@ -284,6 +391,7 @@ class WarmStart(Protocol):
         ...
 
 
+@runtime_checkable
 class Checkpoints(Protocol):
     """Saves a run, and brings it back."""
 
@@ -308,6 +416,7 @@ class Checkpoints(Protocol):
         ...
 
 
+@runtime_checkable
 class FamilyInfo(Protocol):
     """What ``media/`` needs to know of a model family without importing it."""
 
@@ -341,6 +450,7 @@ class FamilyInfo(Protocol):
         ...
 
 
+@runtime_checkable
 class Sink(Protocol):
     """Takes metrics: a file, TensorBoard, a tracking service."""
 

@@ -196,8 +196,8 @@ class Segment:
 
     prompt: Prompt
     completions: tuple[Completion, ...]
-    advantages: tuple[float, ...]
-    """One per completion."""
+    advantages: tuple[float | Float[Tensor, "C"], ...]
+    """Of each completion one number, or one per token."""
 
     def __post_init__(self) -> None:
         """Refuse what the packed forward would drop without a word.

@@ -19,6 +19,8 @@ from mmgrpo.evaluation.files import evaluation_name, read_evaluation, write_eval
 from mmgrpo.evaluation.results import Report
 from mmgrpo.evaluation.suites import open_metric
 from mmgrpo.evaluation.tables import gain_errors, report_line, table_rows
+from mmgrpo.grpo.advantages import mean_advantage
+from mmgrpo.metrics import Metric
 from mmgrpo.observe.completions import CompletionsWriter
 from mmgrpo.observe.progress import Progress
 from mmgrpo.observe.runfolder import RunFolder
@@ -120,7 +122,7 @@ class Records:
         scored: Sequence[ScoredGroup],
         stats: UpdateStats,
         *,
-        local: Mapping[str, float],
+        local: Mapping[str, float | Metric],
         shared: Mapping[str, float],
     ) -> dict[str, float]:
         """Collect the metrics of a step.
@@ -155,9 +157,15 @@ class Records:
         if told:
             self.progress.say(f"checks passed: {', '.join(told)}")
 
-    def write_completions(self, step: int, scored: Sequence[ScoredGroup], advantages: Sequence[Tensor]) -> None:
+    def write_completions(
+        self, step: int, scored: Sequence[ScoredGroup], advantages: Sequence[Tensor | Sequence[Tensor]]
+    ) -> None:
         """Write a sample of completions with their rewards and advantages."""
-        self.completions.write(step, scored, [a.tolist() for a in advantages])
+        means = [
+            [mean_advantage(a, c) for a, c in zip(of_group, one.group.completions, strict=True)]
+            for of_group, one in zip(advantages, scored, strict=True)
+        ]
+        self.completions.write(step, scored, means)
 
     def write_evaluation(self, evaluation: Report) -> None:
         """Write an evaluation of the run, and a row of its metrics."""

@@ -23,8 +23,8 @@ from mmgrpo.running.callback import OnStep, requested_names
 from mmgrpo.running.state import RunState
 from mmgrpo.running.stop import AnyRankStop, StopRequest
 from mmgrpo.trainer import run_training
+from mmgrpo.training.manifest import latest
 from mmgrpo.training.random_streams import seed_everything
-from mmgrpo.training.whole import latest
 
 
 def train(

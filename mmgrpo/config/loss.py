@@ -17,15 +17,27 @@ def _built_in_advantages(loss: Any) -> bool:
     return loss.advantages_fn is None
 
 
+def _own_loss(loss: Any) -> bool:
+    return loss.fn is not None
+
+
+def _own_advantages(loss: Any) -> bool:
+    return loss.advantages_fn is not None
+
+
 class Loss(Section):
     """The objective."""
 
     fn: Plugin | None = None
     """A loss of your own in place of the clipped one: ``path.py:name``, ``module:name``, or the name of an installed
     entry point of ``mmgrpo.losses``."""
+    args: Annotated[dict[str, Any], OnlyWith("fn", _own_loss)] = {}
+    """Keyword arguments of ``fn``: of a class's constructor, or of every call of a function."""
     advantages_fn: Plugin | None = None
     """Advantages of your own: ``path.py:name``, ``module:name``, or the name of an installed entry point of
     ``mmgrpo.advantages``."""
+    advantages_args: Annotated[dict[str, Any], OnlyWith("advantages_fn", _own_advantages)] = {}
+    """Keyword arguments of ``advantages_fn``: of a class's constructor, or of every call of a function."""
     loss_type: Literal["grpo", "dr_grpo", "dapo", "bnpo"] = "dapo"
     """How tokens are averaged: dapo and bnpo over all tokens of the optimizer step, grpo over each completion and then
     over completions, dr_grpo by the constant max_completion_length."""

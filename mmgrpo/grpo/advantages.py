@@ -1,18 +1,25 @@
 """Rewards to advantages: each completion compared with the others of its group.
 
-Knows where each completion belongs and what it scored; nothing of prompts, tokens or how the reward came about.
+:class:`GroupAdvantages` is what a run uses unless ``loss.advantages_fn`` names another; :func:`load_advantages` finds
+that. The formulas know where each completion belongs and what it scored; nothing of how the reward came about.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mmgrpo.errors import explain
+from mmgrpo.contracts import Advantages
+from mmgrpo.errors import ConfigError, TrainingError, explain
+from mmgrpo.plugins import build_object, load_object, plugin_errors
+from mmgrpo.types import Completion, ScoredGroup
 
 Scale = Literal["group", "batch", "none"]
 """What advantages are divided by."""
@@ -67,6 +74,167 @@ def group_advantages(
         return centred / (group_std[member] + eps)
     _, batch_std = _deviations(rewards, torch.zeros_like(member), 1)
     return centred / (batch_std + eps)
+
+
+class GroupAdvantages:
+    """GRPO's own estimator, of the totals alone; fulfils :class:`mmgrpo.contracts.Advantages`.
+
+    Args:
+        scale: What differences to the group's mean are divided by.
+    """
+
+    def __init__(self, scale: Scale = "group") -> None:
+        self.scale: Scale = scale
+
+    def compute(self, scored: Sequence[ScoredGroup]) -> list[Tensor]:
+        """Compare the completions of each group: one tensor of G advantages per group, float64."""
+        sizes = [len(one.totals) for one in scored]
+        group = torch.repeat_interleave(torch.arange(len(scored)), torch.tensor(sizes))
+        totals = torch.cat([one.totals for one in scored])
+        return list(group_advantages(totals, group, scale=self.scale).split(sizes))
+
+    def state(self) -> Mapping[str, Any]:
+        """Nothing is remembered from step to step."""
+        return {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Nothing is remembered from step to step."""
+
+
+def load_advantages(spec: str | None, args: Mapping[str, Any], *, scale: Scale, folder: Path) -> Advantages:
+    """Find the estimator of a run.
+
+    Args:
+        spec: ``path.py:name``, ``module:name``, or an entry point of ``mmgrpo.advantages``; None: the built-in one. A
+            class is built with ``args``; a function of the scored groups gets them as keyword arguments of every call.
+        args: Keyword arguments.
+        scale: Of the built-in one.
+        folder: Folder of the YAML.
+
+    Returns:
+        The estimator; whatever a user's own raises, and results that do not fit, become one message.
+
+    Raises:
+        ConfigError: There is none, or it cannot be built.
+
+    Example:
+        >>> load_advantages(None, {}, scale="none", folder=Path()).scale
+        'none'
+    """
+    if spec is None:
+        return GroupAdvantages(scale)
+    target = load_object(spec, kind="advantages", folder=folder, where="loss.advantages_fn")
+    if isinstance(target, type) or not args:
+        target = build_object(target, args, spec=spec, where="loss.advantages_fn")
+    else:
+        target = partial(target, **args)
+    compute = getattr(target, "compute", target)
+    if not callable(compute):
+        raise ConfigError(
+            explain(
+                f"{spec} cannot be used as an advantage estimator",
+                where="loss.advantages_fn",
+                expected="a function of the scored groups, or a class with compute(scored)",
+                got=type(target).__name__,
+            )
+        )
+    return _UserAdvantages(target, compute, spec)
+
+
+class _UserAdvantages:
+    """A user's estimator: its errors become one message, its results are checked.
+
+    Args:
+        target: What the user wrote; may have ``state`` and ``load_state``.
+        compute: The function.
+        spec: How it was named.
+    """
+
+    def __init__(self, target: Any, compute: Callable[[Sequence[ScoredGroup]], Any], spec: str) -> None:
+        self._target, self._compute, self._spec = target, compute, spec
+
+    def _errors(self) -> Any:
+        return plugin_errors(
+            f"The advantage estimator {self._spec} raised", where="loss.advantages_fn", fix="Correct it.",
+            error=TrainingError,
+        )  # fmt: skip
+
+    def compute(self, scored: Sequence[ScoredGroup]) -> list[Tensor | list[Tensor]]:
+        """Call it; give one tensor of G values per group, or a list of G tensors of one value per token."""
+        with self._errors():
+            groups = list(self._compute(scored))
+            values = [_tensors(one) for one in groups]
+        if len(values) != len(scored):
+            raise TrainingError(
+                explain(
+                    f"The advantage estimator {self._spec} gave a result for {len(values)} groups",
+                    where="loss.advantages_fn",
+                    expected=f"one entry for each of {len(scored)} groups",
+                )
+            )
+        return values
+
+    def state(self) -> Mapping[str, Any]:
+        """Where it stands; empty where it has no ``state``."""
+        with self._errors():
+            return self._target.state() if hasattr(self._target, "state") else {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue where ``state`` stood."""
+        if hasattr(self._target, "load_state"):
+            with self._errors():
+                self._target.load_state(state)
+
+
+def _tensors(values: Any) -> Tensor | list[Tensor]:
+    """Read what a user gave for one group: G numbers, or for each completion one number per token."""
+    if isinstance(values, Tensor):
+        return values.double()
+    listed = list(values)
+    if any((isinstance(one, Tensor) and one.ndim) or isinstance(one, list | tuple) for one in listed):
+        return [torch.as_tensor(one, dtype=torch.float64) for one in listed]
+    return torch.tensor([float(one) for one in listed], dtype=torch.float64)
+
+
+def check_advantages(scored: ScoredGroup, advantages: Tensor | Sequence[Tensor]) -> tuple[float | Tensor, ...]:
+    """Give the advantages of a group's completions as they are trained with, 0 where no reward applies.
+
+    Args:
+        scored: The group.
+        advantages: G values, or for each completion one value per token.
+
+    Returns:
+        For each completion one number, or a float64 tensor of one per token.
+
+    Raises:
+        TrainingError: One is not finite, or there is not one per completion or token.
+    """
+    completions, totals = scored.group.completions, scored.totals.tolist()
+    listed = list(advantages) if not isinstance(advantages, Tensor) or advantages.ndim == 1 else [advantages]
+    fits = len(listed) == len(completions) and all(
+        one.ndim == 0 or one.shape == completion.token_ids.shape
+        for one, completion in zip(listed, completions, strict=True)
+    )
+    values = [torch.zeros(()) if total != total else one for one, total in zip(listed, totals, strict=False)]
+    if not fits or not all(bool(one.isfinite().all()) for one in values):
+        raise TrainingError(
+            explain(
+                "Advantages cannot be used",
+                where=f"sample {scored.group.prompt.sample.id}",
+                expected=f"{len(completions)} finite numbers, or one per token of each completion",
+                got=f"{[one.tolist() for one in listed]}"[:500],
+                fix="Look at the rewards of this sample: one of them is infinite or missing.",
+            )
+        )
+    return tuple(one.double().cpu() if one.ndim else float(one) for one in values)
+
+
+def mean_advantage(advantage: Tensor, completion: Completion) -> float:
+    """Give one number for the log: the advantage of a completion, or the mean over its trained tokens."""
+    if advantage.ndim == 0:
+        return float(advantage)
+    trained = advantage[completion.loss_mask.cpu()]
+    return float(trained.mean()) if len(trained) else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,11 +1,12 @@
-"""Logits to log-probs and entropy, and how far two sets of log-probs lie apart.
+"""Logits to log-probs and entropy, how far two sets of log-probs lie apart, and what that says of two policies.
 
-Knows nothing of the head that made the logits, or of chunks: whoever calls decides how many rows there are.
+Knows nothing of the head that made the logits, of chunks, masks or sequences: whoever calls decides.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -13,52 +14,8 @@ from torch import Tensor
 
 from mmgrpo.errors import explain
 
-
-def token_logprobs(
-    logits: Float[Tensor, "K V"], token_ids: Int[Tensor, "K"], *, temperature: float = 1.0
-) -> Float[Tensor, "K"]:
-    """Give the log-prob of one token per row, under the temperature of the rollout.
-
-    log p[k] = z[k, id[k]] - log sum_v exp(z[k, v]),  z = logits / temperature
-
-    Args:
-        logits: One row per predicted token, in any float type.
-        token_ids: The token of each row, 0 to V - 1.
-        temperature: Above 0.
-
-    Returns:
-        Log-probs in nats: float64 for float64 logits, float32 for all others.
-
-    Raises:
-        ValueError: The temperature is not above 0.
-
-    Example:
-        >>> token_logprobs(torch.zeros(1, 4), torch.tensor([2]))
-        tensor([-1.3863])
-    """
-    return chosen_logprobs(log_distribution(logits, temperature=temperature), token_ids)
-
-
-def entropy(logits: Float[Tensor, "K V"], *, temperature: float = 1.0) -> Float[Tensor, "K"]:
-    """Give the entropy of each row's distribution over the next token.
-
-    H[k] = -sum_v p[k, v] log p[k, v],  p = softmax(logits / temperature)
-
-    Args:
-        logits: One row per predicted token; -inf bans a token.
-        temperature: Above 0.
-
-    Returns:
-        Entropy in nats, 0 to log V: float64 for float64 logits, float32 for all others.
-
-    Raises:
-        ValueError: The temperature is not above 0.
-
-    Example:
-        >>> entropy(torch.zeros(1, 4))
-        tensor([1.3863])
-    """
-    return entropy_of(log_distribution(logits, temperature=temperature))
+KlKind = Literal["k1", "k2", "k3"]
+"""Which estimator."""
 
 
 def log_distribution(logits: Float[Tensor, "K V"], *, temperature: float = 1.0) -> Float[Tensor, "K V"]:
@@ -75,6 +32,10 @@ def log_distribution(logits: Float[Tensor, "K V"], *, temperature: float = 1.0) 
 
     Raises:
         ValueError: The temperature is not above 0.
+
+    Example:
+        >>> log_distribution(torch.zeros(1, 4))
+        tensor([[-1.3863, -1.3863, -1.3863, -1.3863]])
     """
     if not temperature > 0:
         raise ValueError(
@@ -94,6 +55,48 @@ def entropy_of(logprobs: Float[Tensor, "K V"]) -> Float[Tensor, "K"]:
     """Give the entropy of each row of :func:`log_distribution`, in nats."""
     # 0 log 0 is 0; left alone it would be 0 times -inf, which is NaN.
     return -(logprobs.exp() * logprobs.masked_fill(logprobs == -torch.inf, 0)).sum(1)
+
+
+def kl_estimate(
+    logprobs: Float[Tensor, "K"], ref_logprobs: Float[Tensor, "K"], *, kind: KlKind = "k3"
+) -> Float[Tensor, "K"]:
+    """Estimate KL(policy || reference) at each token, in nats.
+
+    With d = log p_ref - log p, of a token sampled from the policy:
+
+        k1 = -d              unbiased, may be negative
+        k2 = d^2 / 2         biased, never negative; its gradient is the KL's
+        k3 = exp(d) - d - 1  unbiased, never negative
+
+    Args:
+        logprobs: Log-prob of each token under the policy, in nats.
+        ref_logprobs: The same tokens under the reference, in nats.
+        kind: The estimator; k3 is the one that GRPO uses.
+
+    Returns:
+        One estimate per token; 0 where both agree.
+
+    Raises:
+        ValueError: ``kind`` is unknown.
+
+    Source: Schulman, "Approximating KL Divergence", 2020, joschu.net/blog/kl-approx.html; DeepSeekMath,
+        arXiv:2402.03300, equation 4 (k3).
+
+    Example:
+        >>> kl_estimate(torch.tensor([-1.0, -1.0]), torch.tensor([-1.0, -2.0]))
+        tensor([0.0000, 0.3679])
+    """
+    difference = ref_logprobs - logprobs
+    match kind:
+        case "k1":
+            return -difference
+        case "k2":
+            return difference.square() / 2
+        case "k3":
+            # expm1 keeps the small values, which exp(d) - 1 would round away near 0.
+            return difference.expm1() - difference
+        case _:
+            raise ValueError(explain("Unknown kind of KL estimate", expected=", ".join(get_args(KlKind)), got=kind))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,6 +36,8 @@ class Replicated:
     """Number of this process, from 0."""
     world_size: int
     """How many ranks there are."""
+    equal_micro_batches: bool = False
+    """Gradients are added up once per optimizer step: no pass waits for another rank."""
 
     @property
     def is_main_process(self) -> bool:

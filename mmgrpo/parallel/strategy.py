@@ -8,13 +8,14 @@ same decisions, and one that asks for something waits for the others. Knows no t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from torch import Tensor, nn
 
 Value = TypeVar("Value")
 
 
+@runtime_checkable
 class Strategy(Protocol):
     """This rank among those of the run, and what they do together. A method that all ranks must call says so."""
 
@@ -31,6 +32,11 @@ class Strategy(Protocol):
     @property
     def is_main_process(self) -> bool:
         """Whether this rank writes the run folder and talks to the user."""
+        ...
+
+    @property
+    def equal_micro_batches(self) -> bool:
+        """Whether all ranks must run as many forward and backward passes as each other."""
         ...
 
     def prepare(self, module: nn.Module) -> nn.Module:
@@ -97,6 +103,7 @@ class Single:
     rank: int = 0
     world_size: int = 1
     is_main_process: bool = True
+    equal_micro_batches: bool = False
 
     def prepare(self, module: nn.Module) -> nn.Module:
         """Give the module back."""

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from mmgrpo.errors import RolloutError, counted, explain
+from mmgrpo.metrics import Mean, Metric
 from mmgrpo.policy.model.decoding import start_decoding
 from mmgrpo.policy.model.policy import Policy
 from mmgrpo.rollout.sampling import Draw, draw, stream_keys, uniforms
@@ -82,10 +83,10 @@ class LocalEngine:
     def close(self) -> None:
         """Nothing is open."""
 
-    def metrics(self) -> Mapping[str, float]:
+    def metrics(self) -> Mapping[str, Metric]:
         """Metrics of the completions written since the last call."""
         removed, self._removed = self._removed, []
-        return {"sampling/removed_probability": float(np.mean(removed))} if removed else {}
+        return {"sampling/removed_probability": Mean(float(np.mean(removed)), len(removed))} if removed else {}
 
     def generate(self, prompts: Sequence[Prompt], counts: Sequence[int], sampling: Sampling) -> list[Group]:
         """Write ``counts[i]`` completions for ``prompts[i]``.

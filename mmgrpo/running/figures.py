@@ -14,8 +14,8 @@ from itertools import accumulate, pairwise
 import torch
 
 from mmgrpo.grpo.advantages import reward_statistics
+from mmgrpo.metrics import Max, Mean, Metric, Min, Sum, merge, values
 from mmgrpo.reward.compose import group_spread
-from mmgrpo.training.measure import mean_over_steps
 from mmgrpo.types import ScoredGroup, UpdateStats
 
 
@@ -84,27 +84,31 @@ def completion_figures(scored: Sequence[ScoredGroup]) -> dict[str, float]:
     }
 
 
-def joined_figures(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Join the figures that each process measured of its share of a step.
+def joined_figures(parts: Sequence[Mapping[str, float | Metric]]) -> dict[str, float]:
+    """Join what each rank measured of its part of a step.
 
     Args:
-        parts: One mapping per process.
+        parts: One mapping per rank. A metric says itself how it is joined: a mean by what it was counted over. Of
+            plain numbers ``…/errors`` are added up, of ``…/seconds`` and ``…/max`` the largest, of ``…/min`` the
+            smallest is taken, and of others the mean of ranks.
 
     Returns:
-        Means; of ``…/min`` and ``…/max`` the extreme, of ``…/errors`` the sum, of ``…/seconds`` the longest.
+        Plain numbers.
 
     Example:
-        >>> joined_figures([{"share": 0.5, "a/errors": 1.0}, {"share": 1.0, "a/errors": 2.0}])
-        {'share': 0.75, 'a/errors': 3.0}
+        >>> joined_figures([{"a": Mean(0.5, 1), "a/errors": 1.0}, {"a": Mean(0.0, 99), "a/errors": 2.0}])
+        {'a': 0.005, 'a/errors': 3.0}
     """
-    found = mean_over_steps(parts)
-    for name in found:
-        values = [part[name] for part in parts if name in part]
-        if name.endswith("/errors"):
-            found[name] = sum(values)
-        elif name.endswith("/seconds"):
-            found[name] = max(values)
-    return found
+    return values(merge([{name: _metric(name, value) for name, value in part.items()} for part in parts]))
+
+
+_BY_NAME = {"/errors": Sum, "/seconds": Max, "/max": Max, "/min": Min}
+
+
+def _metric(name: str, value: float | Metric) -> Metric:
+    if isinstance(value, Metric):
+        return value
+    return next((kind for end, kind in _BY_NAME.items() if name.endswith(end)), Mean)(value)
 
 
 def peak_memory_bytes() -> int:

@@ -19,7 +19,7 @@ from mmgrpo.data.templates import fill
 from mmgrpo.observe.progress import Progress
 from mmgrpo.parallel.strategy import Strategy
 from mmgrpo.policy.model.policy import Policy
-from mmgrpo.training.build import build_warm_start_optimizer, warm_start_settings
+from mmgrpo.training.optimizer import Optimizer, Schedule
 from mmgrpo.training.supervised import warm_start
 from mmgrpo.types import Prompt
 
@@ -71,15 +71,33 @@ class SupervisedStart:
                 warm_start(
                     policy,
                     lambda: [(p, target_ids(p, policy.tokenizer, settings)) for p in loader.take(self._count)],
-                    settings=warm_start_settings(settings, check_finite=self._config.checks.finite),
-                    optimizer=build_warm_start_optimizer(
-                        policy.trainable(), settings, self._config.train, dist=self._dist
-                    ),
+                    num_steps=settings.num_steps,
+                    max_batch_tokens=settings.max_batch_tokens,
+                    optimizer=self._new_optimizer(),
+                    check_finite=self._config.checks.finite,
                     on_step=on_step,
                 )
             except _Stopped:
                 return False
         return True
+
+    def _new_optimizer(self) -> Optimizer:
+        """Rate and decay of ``warm_start:``, all else of ``train:``."""
+        settings, policy = self._settings, self._policy
+        schedule = Schedule(
+            peak=settings.learning_rate,
+            warmup_steps=settings.warmup_steps,
+            total_steps=settings.num_steps,
+            kind=settings.lr_scheduler_type,
+        )
+        return Optimizer(
+            policy.trainable(),
+            settings=self._config.train,
+            schedule=schedule,
+            weight_decay=settings.weight_decay,
+            compute_dtype=policy.dtype,
+            dist=self._dist,
+        )
 
 
 def target_ids(prompt: Prompt, tokenizer: Any, settings: WarmStart) -> Tensor:

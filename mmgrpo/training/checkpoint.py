@@ -1,6 +1,6 @@
 """Saving and resuming a run so that being killed at any moment loses nothing that was saved.
 
-A checkpoint is built in ``.tmp-step-N``, sealed with a manifest, and renamed to ``step-N``: a name without a dot is
+A checkpoint is built in ``.tmp-step-N``, finalized with a manifest, and renamed to ``step-N``: a name without a dot is
 only ever on a finished one. Does not know what the policy writes into its folder.
 
     checkpoints/step-40/
@@ -25,11 +25,11 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
+from mmgrpo.contracts import TrainablePolicy
 from mmgrpo.errors import CheckpointError, explain
 from mmgrpo.training import random_streams
-from mmgrpo.training.contract import TrainablePolicy
+from mmgrpo.training.manifest import complete_checkpoints, finalize, latest, sync, why_incomplete
 from mmgrpo.training.optimizer import Optimizer
-from mmgrpo.training.whole import latest, seal, sync, whole_checkpoints, why_not_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ def save(
     limit: int | None = None,
     random: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write a checkpoint, and only when it is whole remove those past the limit.
+    """Write a checkpoint, and only when it is complete remove those past the limit.
 
     Args:
         folder: The run's ``checkpoints`` folder; made where missing.
@@ -87,7 +87,7 @@ def save(
         }
         torch.save(state | {"reference": policy.reference_state()}, building / "state.pt")
         (building / "progress.json").write_text(json.dumps(asdict(progress), indent=1), encoding="utf-8")
-        seal(building)
+        finalize(building)
         _put_in_place(building, target)
     # torch and safetensors report a full disk as RuntimeError and as their own error.
     except (OSError, RuntimeError, SafetensorError) as error:
@@ -111,9 +111,9 @@ def load(path: Path, *, policy: TrainablePolicy, optimizer: Optimizer) -> Progre
         Where the run stood.
 
     Raises:
-        CheckpointError: The checkpoint is not whole, or does not fit this policy or optimizer.
+        CheckpointError: The checkpoint is not complete, or does not fit this policy or optimizer.
     """
-    wrong = why_not_whole(path)
+    wrong = why_incomplete(path)
     if wrong:
         raise CheckpointError(_cannot_load(path, wrong))
     try:
@@ -129,19 +129,19 @@ def load(path: Path, *, policy: TrainablePolicy, optimizer: Optimizer) -> Progre
 
 
 def _put_in_place(building: Path, target: Path) -> None:
-    """Rename; a checkpoint of the same step is set aside first, and found there should the run die in between."""
-    aside = target.with_name(f".old-{target.name}")
+    """Rename; a checkpoint of the same step is renamed first, and found there should the run die in between."""
+    backup = target.with_name(f".old-{target.name}")
     if target.exists():
-        _remove(aside)
-        os.rename(target, aside)
+        _remove(backup)
+        os.rename(target, backup)
     os.rename(building, target)
     sync(target.parent)
-    _remove(aside)
+    _remove(backup)
 
 
 def _finish_replacing(folder: Path) -> None:
     """Give a checkpoint its name back when a run died between the two renames of replacing it."""
-    for step, path in whole_checkpoints(folder).items():
+    for step, path in complete_checkpoints(folder).items():
         if path.name.startswith("."):
             _remove(folder / f"step-{step}")
             os.rename(path, folder / f"step-{step}")
@@ -154,7 +154,7 @@ def _remove(path: Path) -> None:
 
 def _prune(folder: Path, *, limit: int | None, best_step: int | None) -> None:
     """Remove checkpoints past the limit, oldest first, never the newest or the best; and what a crash left."""
-    steps = list(whole_checkpoints(folder))
+    steps = list(complete_checkpoints(folder))
     spared = set(steps if limit is None else steps[-limit:]) | {best_step}
     try:
         for step in steps:
@@ -171,7 +171,7 @@ def _prune(folder: Path, *, limit: int | None, best_step: int | None) -> None:
 
 def _cannot_save(folder: Path, step: int, error: Exception) -> str:
     newest = latest(folder)
-    kept = f"the newest whole checkpoint is {newest}" if newest else "there is no earlier checkpoint"
+    kept = f"the newest complete checkpoint is {newest}" if newest else "there is no earlier checkpoint"
     return explain(
         f"The checkpoint of step {step} could not be written; {kept}",
         where=str(folder),
@@ -182,5 +182,7 @@ def _cannot_save(folder: Path, step: int, error: Exception) -> str:
 
 def _cannot_load(path: Path, wrong: str) -> str:
     newest = latest(path.parent)
-    fix = f"Resume from {newest}, the newest whole checkpoint." if newest else "There is no whole checkpoint here."
+    fix = (
+        f"Resume from {newest}, the newest complete checkpoint." if newest else "There is no complete checkpoint here."
+    )
     return explain("The checkpoint cannot be loaded", where=str(path), got=wrong, fix=fix)

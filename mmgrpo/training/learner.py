@@ -14,13 +14,13 @@ from torch import Tensor
 from mmgrpo.config.loss import Loss
 from mmgrpo.config.rollout import Rollout
 from mmgrpo.config.train import Train
+from mmgrpo.contracts import TrainablePolicy
 from mmgrpo.errors import TrainingError, explain
+from mmgrpo.grpo.loss import Surrogate, clip
 from mmgrpo.parallel.strategy import Strategy
-from mmgrpo.training.build import build_optimizer, update_settings
-from mmgrpo.training.contract import TrainablePolicy
-from mmgrpo.training.optimizer import Optimizer
+from mmgrpo.training.optimizer import Optimizer, Schedule
 from mmgrpo.training.packing import pack
-from mmgrpo.training.update import update
+from mmgrpo.training.update import UpdateSettings, update
 from mmgrpo.types import ScoredGroup, UpdateStats
 
 
@@ -33,7 +33,8 @@ class Learner:
         rollout: The ``rollout:`` section; its temperature is that of the log-probs.
         train: The ``train:`` section.
         check_finite: Stop before an optimizer step whose loss or gradient is not finite.
-        dist: The processes that hold the same weights.
+        dist: The ranks that share the work of each step.
+        surrogate: The loss of each token.
     """
 
     def __init__(
@@ -45,10 +46,17 @@ class Learner:
         train: Train,
         check_finite: bool,
         dist: Strategy,
+        surrogate: Surrogate = clip,
     ) -> None:
         self.policy = policy
         self._loss, self._train, self._dist = loss, train, dist
-        self._settings = update_settings(loss, rollout, check_finite=check_finite)
+        self._settings = UpdateSettings(
+            loss=loss,
+            temperature=rollout.temperature,
+            max_completion_length=rollout.max_completion_length,
+            surrogate=surrogate,
+            check_finite=check_finite,
+        )
         self._optimizer: Optimizer | None = None
 
     @property
@@ -60,6 +68,11 @@ class Learner:
     def needs_reference(self) -> bool:
         """Whether the loss compares with the policy as it was when GRPO began."""
         return self._loss.beta > 0
+
+    @property
+    def keeps_equal_groups(self) -> bool:
+        """Whether groups without any advantage still move the weights: by a KL term, or a loss of the user's own."""
+        return self.needs_reference or not getattr(self._settings.surrogate, "zero_without_advantage", False)
 
     @property
     def optimizer(self) -> Optimizer:
@@ -81,14 +94,23 @@ class Learner:
     def start(self, num_steps: int) -> None:
         """Build the optimizer over the weights as they are now.
 
+        ``warmup_steps`` and ``num_steps`` count steps of the run; the schedule counts optimizer steps.
+
         Args:
             num_steps: Steps of the whole run, also those before a resume; the schedule ends with the last.
         """
-        self._optimizer = build_optimizer(
+        train, per_step = self._train, self._train.optimizer_steps * self._loss.num_iterations
+        schedule = Schedule(
+            peak=train.learning_rate,
+            warmup_steps=train.warmup_steps * per_step,
+            total_steps=num_steps * per_step,
+            kind=train.lr_scheduler_type,
+        )
+        self._optimizer = Optimizer(
             self.policy.trainable(),
-            self._train,
-            num_steps=num_steps,
-            num_iterations=self._loss.num_iterations,
+            settings=train,
+            schedule=schedule,
+            compute_dtype=self.policy.dtype,
             dist=self._dist,
         )
 
@@ -97,12 +119,12 @@ class Learner:
         if self.needs_reference:
             self.policy.fix_reference()
 
-    def learn(self, scored: Sequence[ScoredGroup], advantages: Sequence[Tensor]) -> UpdateStats:
+    def learn(self, scored: Sequence[ScoredGroup], advantages: Sequence[Tensor | Sequence[Tensor]]) -> UpdateStats:
         """Take all optimizer steps of a rollout.
 
         Args:
-            scored: Its groups, of all processes; those made here are learned from here.
-            advantages: One tensor per group.
+            scored: Its groups, of all ranks; those that are local are learned from here.
+            advantages: Of each group G values, or for each completion a tensor of one value per token.
 
         Returns:
             What the update measured.
@@ -116,7 +138,8 @@ class Learner:
             optimizer_steps=self._train.optimizer_steps,
             max_batch_tokens=self._train.max_batch_tokens,
             mask_truncated=self._loss.mask_truncated_completions,
-            keep_zero=self.needs_reference,
+            keep_zero=self.keeps_equal_groups,
+            dist=self._dist,
         )
         try:
             return update(self.policy, batches, settings=self._settings, optimizer=self.optimizer)

@@ -14,13 +14,15 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mmgrpo.errors import TrainingError, explain
-from mmgrpo.types import Batch, Completion, OptimizerBatch, Prompt, ScoredGroup, Segment
+from mmgrpo.errors import explain
+from mmgrpo.grpo.advantages import check_advantages
+from mmgrpo.parallel.strategy import Strategy
+from mmgrpo.types import Batch, Completion, OptimizerBatch, Prompt, Sample, ScoredGroup, Segment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedTokens:
-    """The K completion tokens and S completions of a micro-batch, as the loss reads them."""
+    """The K completion tokens of a micro-batch, as the loss reads them, S completions end to end."""
 
     sequence: Int[Tensor, "K"]
     """Which completion (0 to S - 1) a token belongs to."""
@@ -28,8 +30,10 @@ class PackedTokens:
     """True where the token is trained."""
     rollout_logprobs: Float[Tensor, "K"]
     """log p when it was sampled, in nats."""
-    advantages: Float[Tensor, "S"]
-    """One per completion, float64."""
+    advantages: Float[Tensor, "K"]
+    """Of each token, float64."""
+    num_sequences: int
+    """S."""
 
     def to(self, device: torch.device) -> PackedTokens:
         """Copy to a device; advantages become float32 there, since not every device has float64."""
@@ -40,36 +44,40 @@ class PackedTokens:
             loss_mask=self.loss_mask.to(device),
             rollout_logprobs=self.rollout_logprobs.to(device),
             advantages=self.advantages.float().to(device),
+            num_sequences=self.num_sequences,
         )
 
 
-def rows_of(batch: Batch) -> PackedTokens:
+def flatten_completions(batch: Batch) -> PackedTokens:
     """Lay the completions of a micro-batch end to end.
 
     Args:
         batch: A micro-batch with at least one completion.
 
     Returns:
-        Per-token and per-completion tensors in packed order, on the CPU.
+        Per-token tensors in packed order, on the CPU.
     """
     completions = batch.completions
     lengths = torch.tensor([len(c.token_ids) for c in completions])
+    advantages = [torch.as_tensor(a, dtype=torch.float64) for s in batch.segments for a in s.advantages]
     return PackedTokens(
         sequence=torch.repeat_interleave(torch.arange(len(completions)), lengths),
         loss_mask=torch.cat([c.loss_mask.cpu() for c in completions]),
         rollout_logprobs=torch.cat([c.rollout_logprobs.cpu() for c in completions]),
-        advantages=torch.tensor([a for s in batch.segments for a in s.advantages], dtype=torch.float64),
+        advantages=torch.cat([a.expand(n) for a, n in zip(advantages, lengths.tolist(), strict=True)]),
+        num_sequences=len(completions),
     )
 
 
 def pack(
     scored: Sequence[ScoredGroup],
-    advantages: Sequence[Float[Tensor, "G"]],
+    advantages: Sequence[Float[Tensor, "G"] | Sequence[Tensor]],
     *,
     optimizer_steps: int,
     max_batch_tokens: int,
     mask_truncated: bool = False,
     keep_zero: bool = False,
+    dist: Strategy | None = None,
 ) -> list[OptimizerBatch]:
     """Divide a rollout over its optimizer steps and pack each into micro-batches.
 
@@ -79,11 +87,12 @@ def pack(
 
     Args:
         scored: Groups of the rollout, in order; those that are not local are counted, and learned from elsewhere.
-        advantages: One tensor per group.
+        advantages: Of each group G values, or for each completion a tensor of one value per token.
         optimizer_steps: Optimizer steps that share the rollout (per iteration).
         max_batch_tokens: Packed tokens per micro-batch, prompts counted once; memory grows with it.
         mask_truncated: Train no token of completions that hit the length limit.
         keep_zero: Keep groups whose advantages are all zero, because a KL or entropy term still moves them.
+        dist: The ranks that share the step; where their strategy needs it, all get equally many micro-batches.
 
     Returns:
         One entry per optimizer step.
@@ -97,10 +106,44 @@ def pack(
     segments = [_segment(s, a, mask_truncated=mask_truncated) for s, a in zip(scored, advantages, strict=True)]
     bounds = [i * len(segments) // optimizer_steps for i in range(optimizer_steps + 1)]
     local = [s.is_local for s in scored]
-    return [
+    steps = [
         _optimizer_batch(segments[start:end], local[start:end], max_batch_tokens, keep_zero=keep_zero)
         for start, end in pairwise(bounds)
     ]
+    return steps if dist is None or not dist.equal_micro_batches else _pad(steps, segments, dist)
+
+
+def _pad(steps: list[OptimizerBatch], segments: Sequence[Segment], dist: Strategy) -> list[OptimizerBatch]:
+    """Give every rank as many micro-batches in each optimizer step as the rank with the most has.
+
+    A forward pass of sharded weights waits for all ranks. The added micro-batches are one token that is not trained:
+    their loss and gradient are exactly 0.
+    """
+    counts = dist.all_gather([len(step.batches) for step in steps])
+    most = [max(of_step) for of_step in zip(*counts, strict=True)]
+    if not segments:
+        return steps
+    empty = Batch(segments=(_untrained_token(segments[0]),))
+    return [
+        replace(step, batches=step.batches + (empty,) * (count - len(step.batches)))
+        for step, count in zip(steps, most, strict=True)
+    ]
+
+
+def _untrained_token(segment: Segment) -> Segment:
+    """Make the smallest segment that a policy can read: text alone, since media of other ranks are not here."""
+    completion = segment.completions[0]
+    token = completion.token_ids[-1:].cpu()
+    prompt = Prompt(sample=Sample(id="padding", messages=()), text="", token_ids=token, model_inputs={})
+    untrained = Completion(
+        token_ids=token,
+        rollout_logprobs=torch.zeros(1),
+        loss_mask=torch.zeros(1, dtype=torch.bool),
+        text="",
+        status=completion.status,
+        policy_version=completion.policy_version,
+    )
+    return Segment(prompt=prompt, completions=(untrained,), advantages=(0.0,))
 
 
 def pack_segments(segments: Sequence[Segment], *, max_batch_tokens: int) -> tuple[Batch, ...]:
@@ -134,23 +177,20 @@ def pack_segments(segments: Sequence[Segment], *, max_batch_tokens: int) -> tupl
     return tuple(Batch(segments=tuple(pieces[i] for i in members)) for members in bins)
 
 
-def _segment(scored: ScoredGroup, advantages: Float[Tensor, "G"], *, mask_truncated: bool) -> Segment:
+def sample_names(batch: Batch, limit: int = 8) -> str:
+    """List the sample ids of a micro-batch for an error, the first few by name."""
+    ids = list(dict.fromkeys(segment.prompt.sample.id for segment in batch.segments))
+    more = f" and {len(ids) - limit} more" if len(ids) > limit else ""
+    return "samples " + ", ".join(ids[:limit]) + more
+
+
+def _segment(scored: ScoredGroup, advantages: Tensor | Sequence[Tensor], *, mask_truncated: bool) -> Segment:
     """Join a group with its advantages; 0 where no reward applies."""
     prompt, completions = scored.group.prompt, scored.group.completions
-    values = torch.where(scored.totals.isnan(), 0.0, advantages.double()) if len(advantages) else advantages.double()
-    if len(values) != len(completions) or not values.isfinite().all():
-        raise TrainingError(
-            explain(
-                "Advantages cannot be used",
-                where=f"sample {prompt.sample.id}",
-                expected=f"{len(completions)} finite numbers",
-                got=str(advantages.tolist()),
-                fix="Look at the rewards of this sample: one of them is infinite or missing.",
-            )
-        )
+    values = check_advantages(scored, advantages)
     if mask_truncated:
         completions = tuple(_untrained(c) if c.status == "length" else c for c in completions)
-    return Segment(prompt=prompt, completions=completions, advantages=tuple(values.tolist()))
+    return Segment(prompt=prompt, completions=completions, advantages=values)
 
 
 def _untrained(completion: Completion) -> Completion:
@@ -162,7 +202,7 @@ def _optimizer_batch(
 ) -> OptimizerBatch:
     """Count every trained token, then pack what has a gradient and is learned from here."""
     trained = [_without_untrained(s) for s in segments]
-    moves = [bool(s.completions) and (keep_zero or any(a != 0.0 for a in s.advantages)) for s in trained]
+    moves = [bool(s.completions) and (keep_zero or _has_advantage(s)) for s in trained]
     here = [s for s, moving, is_local in zip(trained, moves, local, strict=True) if moving and is_local]
     return OptimizerBatch(
         batches=pack_segments(here, max_batch_tokens=max_batch_tokens),
@@ -171,6 +211,14 @@ def _optimizer_batch(
         num_skipped_groups=len(segments) - sum(moves),
         learns=any(moves),
     )
+
+
+def _has_advantage(segment: Segment) -> bool:
+    return any(bool((torch.as_tensor(advantage) != 0).any()) for advantage in segment.advantages)
+
+
+def _has_advantage(segment: Segment) -> bool:
+    return any(bool((torch.as_tensor(advantage) != 0).any()) for advantage in segment.advantages)
 
 
 def _without_untrained(segment: Segment) -> Segment:

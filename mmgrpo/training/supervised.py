@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from mmgrpo.training.backward import backward
-from mmgrpo.training.contract import TrainablePolicy
+from mmgrpo.contracts import TrainablePolicy
 from mmgrpo.training.optimizer import Optimizer
-from mmgrpo.training.packing import pack_segments
+from mmgrpo.training.packing import pack_segments, sample_names
 from mmgrpo.types import Batch, Completion, Prompt, Segment
 
 Target = tuple[Prompt, Int[Tensor, "C"]]
@@ -27,24 +25,14 @@ OnStep = Callable[[int, Mapping[str, float]], None]
 """Gets the step, counted from 0, and its metrics."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WarmStartSettings:
-    """How long to imitate, and in what portions."""
-
-    num_steps: int
-    """Optimizer steps."""
-    max_batch_tokens: int
-    """Packed tokens per micro-batch."""
-    check_finite: bool = True
-    """Stop before an optimizer step whose loss or gradient is not finite."""
-
-
 def warm_start(
     policy: TrainablePolicy,
     source: TargetSource,
     *,
-    settings: WarmStartSettings,
+    num_steps: int,
+    max_batch_tokens: int,
     optimizer: Optimizer,
+    check_finite: bool = True,
     on_step: OnStep | None = None,
 ) -> dict[str, float]:
     """Train the policy to write the targets.
@@ -54,8 +42,10 @@ def warm_start(
     Args:
         policy: What learns.
         source: Called once per step.
-        settings: How long.
+        num_steps: Optimizer steps.
+        max_batch_tokens: Packed tokens per micro-batch.
         optimizer: Built over ``policy.trainable()``; not the one that GRPO uses later.
+        check_finite: Stop before an optimizer step whose loss or gradient is not finite.
         on_step: Called after each step.
 
     Returns:
@@ -68,8 +58,10 @@ def warm_start(
     start = time.perf_counter()
     losses: list[float] = []
     tokens = 0
-    for step in range(settings.num_steps):
-        metrics = imitate(policy, source(), settings=settings, optimizer=optimizer)
+    for step in range(num_steps):
+        metrics = imitate(
+            policy, source(), max_batch_tokens=max_batch_tokens, optimizer=optimizer, check_finite=check_finite
+        )
         losses.append(metrics["loss"])
         tokens += int(metrics["tokens"])
         if on_step is not None:
@@ -79,15 +71,21 @@ def warm_start(
 
 
 def imitate(
-    policy: TrainablePolicy, rows: Sequence[Target], *, settings: WarmStartSettings, optimizer: Optimizer
+    policy: TrainablePolicy,
+    rows: Sequence[Target],
+    *,
+    max_batch_tokens: int,
+    optimizer: Optimizer,
+    check_finite: bool = True,
 ) -> dict[str, float]:
     """Take one supervised optimizer step.
 
     Args:
         policy: What learns.
         rows: Prompts and targets, at least one.
-        settings: Gives the size of micro-batches.
+        max_batch_tokens: Packed tokens per micro-batch.
         optimizer: Takes the step.
+        check_finite: Stop on a loss or gradient that is not finite.
 
     Returns:
         ``loss`` in nats per token, ``grad_norm`` before clipping, ``learning_rate``, ``tokens`` and ``seconds``.
@@ -96,24 +94,19 @@ def imitate(
         TrainingError: Loss or gradient is not finite; the weights are unchanged.
     """
     start = time.perf_counter()
-    segments = [imitation(prompt, token_ids) for prompt, token_ids in rows]
-    batches = pack_segments(segments, max_batch_tokens=settings.max_batch_tokens)
+    segments = [target_segment(prompt, token_ids) for prompt, token_ids in rows]
+    batches = pack_segments(segments, max_batch_tokens=max_batch_tokens)
     total = sum(optimizer.dist.all_gather(sum(len(token_ids) for _, token_ids in rows)))
     rate = optimizer.learning_rate
-    optimizer.zero_grad()
-    try:
-        loss = sum(
-            _learn(policy, batch, total, optimizer=optimizer, check_finite=settings.check_finite) for batch in batches
-        )
-        norm = optimizer.step()
-    finally:
-        optimizer.zero_grad()
-    loss = sum(optimizer.dist.all_gather(loss))
+    losses, norm = optimizer.run_step(
+        lambda: [_learn(policy, batch, total, optimizer=optimizer, check_finite=check_finite) for batch in batches]
+    )
+    loss = sum(optimizer.dist.all_gather(sum(losses)))
     seconds = time.perf_counter() - start
     return {"loss": loss, "grad_norm": norm, "learning_rate": rate, "tokens": total, "seconds": seconds}
 
 
-def imitation(prompt: Prompt, token_ids: Int[Tensor, "C"]) -> Segment:
+def target_segment(prompt: Prompt, token_ids: Int[Tensor, "C"]) -> Segment:
     """Dress a target as a completion of its prompt, every token trained."""
     completion = Completion(
         token_ids=token_ids,
@@ -127,7 +120,7 @@ def imitation(prompt: Prompt, token_ids: Int[Tensor, "C"]) -> Segment:
 
 
 def _learn(policy: TrainablePolicy, batch: Batch, total: int, *, optimizer: Optimizer, check_finite: bool) -> float:
-    """Add a micro-batch's gradient; give its share of the loss."""
+    """Add a micro-batch's gradient; give its part of the loss."""
     loss = -policy.logprobs(batch, temperature=1.0).logprobs.sum() / total
-    backward(loss, batch, optimizer=optimizer, check_finite=check_finite)
+    optimizer.backward(loss, where=sample_names(batch), check_finite=check_finite)
     return float(loss.detach())

@@ -10,7 +10,7 @@ import mmgrpo
 PACKAGE = Path(mmgrpo.__file__).resolve().parent
 FLOORS = [
     {"errors"},
-    {"types", "config", "addresses"},
+    {"types", "config", "addresses", "metrics"},
     {"plugins"},
     {"grpo", "parallel", "data", "media", "reward", "observe"},
     {"policy"},
@@ -26,7 +26,7 @@ SAME_ROOM = {"contracts": "types", "__main__": "cli"}
 """Files that belong to the room of another."""
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 MAY_IMPORT_INSIDE_FUNCTIONS = {"cli"}
-NO_TORCH = {"errors", "config", "addresses", "plugins", "cli"}
+NO_TORCH = {"errors", "config", "addresses", "metrics", "plugins", "cli"}
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 

@@ -24,7 +24,9 @@ CHOOSES = {
     "package": "one package so far: any other word is refused",
 }
 """Keys, or names of keys, that have done their work when the configuration is loaded."""
-AHEAD = {"loss.fn", "loss.advantages_fn", "model.family"}
+PROTOCOLS = {"LossSettings": "Loss"}
+"""Sections that rooms below know by a protocol."""
+AHEAD = {"model.family"}
 """Keys whose reader lands next."""
 
 
@@ -40,7 +42,8 @@ def last_word(node):
 def words_of(node):
     """All identifiers of an annotation, also where it is written as text."""
     text = node.value if isinstance(node, ast.Constant) else ast.unparse(node)
-    return {inner.id for inner in ast.walk(ast.parse(str(text))) if isinstance(inner, ast.Name)}
+    names = {inner.id for inner in ast.walk(ast.parse(str(text))) if isinstance(inner, ast.Name)}
+    return {PROTOCOLS.get(name, name) for name in names}
 
 
 def annotated(tree):

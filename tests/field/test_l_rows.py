@@ -4,11 +4,10 @@ import math
 
 import pytest
 import torch
+from packed_loss import loss_of, metrics_of
 
 from mmgrpo.grpo.advantages import group_advantages, reward_statistics
-from mmgrpo.grpo.loss import policy_loss
-from mmgrpo.grpo.objective import Counts, Objective
-from mmgrpo.grpo.sums import loss_metrics
+from mmgrpo.grpo.inputs import Counts
 
 LOSS_TYPES = ["grpo", "dr_grpo", "dapo", "bnpo"]
 TOKEN_GLOBAL = ["dr_grpo", "dapo", "bnpo"]
@@ -30,11 +29,9 @@ def step(now, old, sequence, advantages, *, mask=None, max_length=16, ref=None, 
         num_tokens=int(mask.sum()), num_sequences=len(sequence[mask].unique()), max_completion_length=max_length
     )
     now = now.clone().requires_grad_()
-    found = policy_loss(
-        now, old, advantages, sequence, mask, objective=Objective(**setting), counts=counts, ref_logprobs=ref
-    )
+    found = loss_of(now, old, advantages, sequence, mask, counts=counts, ref=ref, **setting)
     found.loss.backward()
-    return found.loss.item(), now.grad, loss_metrics([found.sums], counts)
+    return found.loss.item(), now.grad, metrics_of([found.sums], counts)
 
 
 def test_l01_advantages_are_worked_out_in_each_prompts_group():
@@ -92,9 +89,9 @@ def accumulated(loss_type, splits, dtype=torch.float32):
     now.requires_grad_()
     for part in splits:
         keep = torch.isin(sequence, torch.tensor(part))
-        policy_loss(
+        loss_of(
             now[keep], old[keep], advantages[part], sequence[keep] - part[0], keep[keep],
-            objective=Objective(loss_type=loss_type, beta=0.1), counts=counts, ref_logprobs=old[keep],
+            loss_type=loss_type, beta=0.1, counts=counts, ref=old[keep],
         ).loss.backward()  # fmt: skip
     return now.grad
 

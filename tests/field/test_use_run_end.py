@@ -11,8 +11,8 @@ from rich.console import Console
 
 import mmgrpo
 from mmgrpo.errors import RewardError, TrainingError
+from mmgrpo.training.manifest import complete_checkpoints
 from mmgrpo.training.optimizer import Optimizer
-from mmgrpo.training.whole import whole_checkpoints
 
 FLAKY = """
 import pathlib
@@ -49,7 +49,7 @@ def test_w01_a_reward_that_raises_midway_loses_no_step_and_the_run_goes_on_as_if
     changes = {**FOUR, **curriculum, "rewards": [{"fn": f"{tmp_path / 'flaky.py'}:letters"}]}
     said = said_by(train, RewardError, "the scale is broken", "broken", **changes)
     folder = tmp_path / "runs" / "broken"
-    assert list(whole_checkpoints(folder / "checkpoints")) == [2]
+    assert list(complete_checkpoints(folder / "checkpoints")) == [2]
     assert re.search(rf"step-2 is saved.*go on: mmgrpo train --resume {folder}", said)
     flag.unlink()
     assert equal(mmgrpo.train(resume=folder), train("straight", **changes))
@@ -61,7 +61,7 @@ def test_w01_an_exception_in_on_step_saves_the_step_that_is_done(train, tmp_path
             raise KeyError("mine")
 
     said_by(train, KeyError, "mine", on_step=on_step, **FOUR)
-    assert list(whole_checkpoints(tmp_path / "runs" / "run" / "checkpoints")) == [2]
+    assert list(complete_checkpoints(tmp_path / "runs" / "run" / "checkpoints")) == [2]
 
 
 def test_w01_one_prompt_that_is_too_long_midway_loses_no_step(train, tmp_path):
@@ -72,7 +72,7 @@ def test_w01_one_prompt_that_is_too_long_midway_loses_no_step(train, tmp_path):
         "train": {"num_steps": 4, "save_steps": 0},
     }
     said_by(train, mmgrpo.ProcessorError, "tokens", train_rows=rows, **changes)
-    assert list(whole_checkpoints(tmp_path / "runs" / "run" / "checkpoints")) == [2]
+    assert list(complete_checkpoints(tmp_path / "runs" / "run" / "checkpoints")) == [2]
 
 
 def interrupt_update(monkeypatch, number, error):
@@ -101,7 +101,7 @@ def test_w01_where_the_failed_step_has_changed_the_weights_nothing_is_saved_and_
 def test_w01_a_checkpoint_of_before_is_offered_where_the_failed_step_cannot_be_saved(train, tmp_path, monkeypatch):
     interrupt_update(monkeypatch, 3, RuntimeError("torn"))
     said = said_by(train, RuntimeError, "torn", train={"num_steps": 4, "save_steps": 1})
-    assert list(whole_checkpoints(tmp_path / "runs" / "run" / "checkpoints")) == [1, 2]
+    assert list(complete_checkpoints(tmp_path / "runs" / "run" / "checkpoints")) == [1, 2]
     assert "step-2 is saved" in said
 
 
@@ -118,7 +118,7 @@ def test_w01_ctrl_c_twice_saves_what_is_whole_and_offers_a_resume_only_then(trai
         with pytest.raises(KeyboardInterrupt) as stop:
             train(f"at{step}", rewards=[at(step)], **FOUR)
         folder = tmp_path / "runs" / f"at{step}"
-        assert list(whole_checkpoints(folder / "checkpoints")) == saved
+        assert list(complete_checkpoints(folder / "checkpoints")) == saved
         assert stop.value.run_folder == (folder if saved else None)
 
 
@@ -140,7 +140,7 @@ def test_w09_no_memory_left_in_the_update_is_told_with_the_key_to_lower_and_save
     monkeypatch.setattr(learner, "update", update)
     match = r"update ran out of memory(.|\n)*train.max_batch_tokens 200(.|\n)*2.00 GiB(.|\n)*Lower train.max_batch"
     said = said_by(train, TrainingError, match, **FOUR)
-    assert list(whole_checkpoints(tmp_path / "runs" / "run" / "checkpoints")) == [2]
+    assert list(complete_checkpoints(tmp_path / "runs" / "run" / "checkpoints")) == [2]
     assert "step-2 is saved" in said
 
 

@@ -2,11 +2,10 @@
 
 import pytest
 import torch
+from packed_loss import entropy, loss_of, token_logprobs
 
-from mmgrpo.grpo.kl import kl_estimate
-from mmgrpo.grpo.logprobs import entropy, token_logprobs
-from mmgrpo.grpo.loss import policy_loss
-from mmgrpo.grpo.objective import Counts, Objective
+from mmgrpo.grpo.inputs import Counts
+from mmgrpo.grpo.logprobs import kl_estimate
 
 SEQUENCE = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2])
 MASK = torch.tensor([True, True, False, True, True, True, False, True])
@@ -25,14 +24,11 @@ def test_gradcheck_of_the_whole_loss(loss_type, level):
     old = noise(0) - 3
     logprobs = (old + noise(1, scale=0.1).clamp(-0.3, 0.3)).requires_grad_()
     ref = old + noise(2, scale=0.3)
-    objective = Objective(
-        loss_type=loss_type, importance_sampling_level=level, epsilon=0.9, epsilon_high=2, delta=5, beta=0.3
-    )
+    setting = {"loss_type": loss_type, "importance_sampling_level": level, "epsilon": 0.9, "epsilon_high": 2.0}
+    setting |= {"beta": 0.3} | ({"delta": 5.0} if level == "token" else {})
 
     def loss(now):
-        return policy_loss(
-            now, old, ADVANTAGES, SEQUENCE, MASK, objective=objective, counts=COUNTS, ref_logprobs=ref
-        ).loss
+        return loss_of(now, old, ADVANTAGES, SEQUENCE, MASK, counts=COUNTS, ref=ref, **setting).loss
 
     assert torch.autograd.gradcheck(loss, (logprobs,))
 
@@ -40,8 +36,7 @@ def test_gradcheck_of_the_whole_loss(loss_type, level):
 def test_old_and_reference_log_probs_and_advantages_are_constants():
     now, old, ref = ((noise(i) - 3).requires_grad_() for i in range(3))
     adv = ADVANTAGES.clone().requires_grad_()
-    objective = Objective(beta=0.1, epsilon=0.9)
-    policy_loss(now, old, adv, SEQUENCE, MASK, objective=objective, counts=COUNTS, ref_logprobs=ref).loss.backward()
+    loss_of(now, old, adv, SEQUENCE, MASK, counts=COUNTS, ref=ref, beta=0.1, epsilon=0.9).loss.backward()
     assert now.grad.abs().sum() > 0
     assert old.grad is None and ref.grad is None and adv.grad is None
 
@@ -49,7 +44,7 @@ def test_old_and_reference_log_probs_and_advantages_are_constants():
 def test_the_same_tensor_as_old_log_probs_still_gives_the_policy_gradient():
     # w = 1: d loss / d logprob = -A / num_tokens on loss tokens
     now = (noise(0) - 3).requires_grad_()
-    policy_loss(now, now, ADVANTAGES, SEQUENCE, MASK, objective=Objective(), counts=COUNTS).loss.backward()
+    loss_of(now, now, ADVANTAGES, SEQUENCE, MASK, counts=COUNTS).loss.backward()
     torch.testing.assert_close(now.grad, -ADVANTAGES[SEQUENCE] * MASK / 6, rtol=1e-15, atol=0)
 
 
@@ -60,8 +55,8 @@ def test_flipping_the_advantages_flips_the_gradient(loss_type, level):
     grads = []
     for sign in (1, -1):
         now = (old + noise(1, scale=0.05)).requires_grad_()
-        objective = Objective(loss_type=loss_type, importance_sampling_level=level, epsilon=0.9)
-        policy_loss(now, old, sign * ADVANTAGES, SEQUENCE, MASK, objective=objective, counts=COUNTS).loss.backward()
+        setting = {"loss_type": loss_type, "importance_sampling_level": level, "epsilon": 0.9}
+        loss_of(now, old, sign * ADVANTAGES, SEQUENCE, MASK, counts=COUNTS, **setting).loss.backward()
         grads.append(now.grad)
     assert grads[0].abs().max() > 0.01
     assert torch.equal(grads[0], -grads[1])

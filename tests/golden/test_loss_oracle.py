@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from packed_loss import loss_of, metrics_of
 
 from mmgrpo.grpo.advantages import group_advantages
-from mmgrpo.grpo.loss import policy_loss
-from mmgrpo.grpo.objective import Counts, Objective
-from mmgrpo.grpo.sums import loss_metrics
+from mmgrpo.grpo.inputs import Counts
 
 LOSS_TYPES = ["grpo", "dr_grpo", "dapo", "bnpo"]
 ROWS, COLUMNS, MAX_LENGTH = 8, 7, 9
@@ -34,7 +33,7 @@ def packed(array, present, dtype=torch.float64):
     return torch.tensor(array[present], dtype=dtype)
 
 
-def run(step, objective, dtype=torch.float64, splits=(range(ROWS),)):
+def run(step, setting, dtype=torch.float64, splits=(range(ROWS),)):
     """Loss, gradient [B, C] and metrics of a step cut into micro-batches of these completions."""
     now, old, ref, adv, mask, present = step
     counts = Counts(num_tokens=int(mask.sum()), num_sequences=int(mask.any(1).sum()), max_completion_length=MAX_LENGTH)
@@ -42,31 +41,30 @@ def run(step, objective, dtype=torch.float64, splits=(range(ROWS),)):
     for rows in map(list, splits):
         keep = present[rows]
         logprobs = packed(now[rows], keep, dtype).requires_grad_()
-        found = policy_loss(
+        found = loss_of(
             logprobs,
             packed(old[rows], keep, dtype),
             torch.tensor(adv[rows], dtype=dtype),
             torch.tensor(np.nonzero(keep)[0]),
             torch.tensor(mask[rows][keep]),
-            objective=objective,
             counts=counts,
-            ref_logprobs=packed(ref[rows], keep, dtype) if objective.beta else None,
+            ref=packed(ref[rows], keep, dtype) if setting.get("beta") else None,
+            **setting,
         )
         found.loss.backward()
         part = np.zeros((len(rows), COLUMNS))
         part[keep] = logprobs.grad.double().numpy()
         grad[rows] = part
         sums.append(found.sums)
-    return grad, loss_metrics(sums, counts)
+    return grad, metrics_of(sums, counts)
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.04])
-@pytest.mark.parametrize("delta", [None, 1.5])
-@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("level, delta", [("token", None), ("token", 1.5), ("sequence", None)])
 @pytest.mark.parametrize("loss_type", LOSS_TYPES)
 def test_loss_gradient_and_metrics_equal_the_oracle(oracle, loss_type, level, delta, beta):
     setting = {"loss_type": loss_type, "epsilon": 0.2, "epsilon_high": 0.28, "delta": delta, "beta": beta}
-    objective = Objective(importance_sampling_level=level, **setting)
+    objective = setting | {"importance_sampling_level": level}
     setting |= {"level": level, "max_completion_length": MAX_LENGTH}
     low = high = 0.0
     for seed in range(12):
@@ -86,8 +84,8 @@ def test_loss_gradient_and_metrics_equal_the_oracle(oracle, loss_type, level, de
 def test_delta_binds_in_the_random_batches():
     differ = 0
     for seed in range(12):
-        free = run(random_step(seed), Objective())[1]["loss"]
-        bound = run(random_step(seed), Objective(delta=1.5))[1]["loss"]
+        free = run(random_step(seed), {})[1]["loss"]
+        bound = run(random_step(seed), {"delta": 1.5})[1]["loss"]
         assert bound <= free
         differ += bound != free
     assert differ >= 6
@@ -97,7 +95,7 @@ def test_delta_binds_in_the_random_batches():
 @pytest.mark.parametrize("level", ["token", "sequence"])
 @pytest.mark.parametrize("loss_type", LOSS_TYPES)
 def test_micro_batches_1x8_2x4_8x1_give_one_gradient(loss_type, level, dtype, tolerance):
-    objective = Objective(loss_type=loss_type, importance_sampling_level=level, beta=0.04)
+    objective = {"loss_type": loss_type, "importance_sampling_level": level, "beta": 0.04}
     step = random_step(7)
     whole_grad, whole = run(step, objective, dtype)
     scale = np.abs(whole_grad).max()

@@ -4,13 +4,11 @@ import math
 
 import pytest
 import torch
+from packed_loss import entropy, loss_of, metrics_of, token_logprobs
 
 from mmgrpo.grpo.advantages import group_advantages, reward_statistics
-from mmgrpo.grpo.kl import kl_estimate
-from mmgrpo.grpo.logprobs import entropy, mismatch, token_logprobs
-from mmgrpo.grpo.loss import policy_loss
-from mmgrpo.grpo.objective import Counts, Objective
-from mmgrpo.grpo.sums import loss_metrics
+from mmgrpo.grpo.inputs import Counts
+from mmgrpo.grpo.logprobs import kl_estimate, mismatch
 
 LN2 = math.log(2)
 
@@ -96,13 +94,11 @@ BOUND = {"grpo": (-5 / 2 + 2.75 / 2) / 2, "dapo": -2.25 / 4, "bnpo": -2.25 / 4, 
 
 
 def by_hand(**setting):
-    objective = Objective(epsilon=0.25, epsilon_high=0.5, **setting)
     old = numbers(-1, -2, -3, -4, -5)
     logprobs = (old + RATIOS.log()).requires_grad_()
     ref = logprobs.detach() + numbers(LN2, 0, -LN2, 0, 50)
-    found = policy_loss(
-        logprobs, old, ADVANTAGES, SEQUENCE, MASK, objective=objective, counts=COUNTS, ref_logprobs=ref
-    )
+    setting = {"epsilon": 0.25, "epsilon_high": 0.5} | setting
+    found = loss_of(logprobs, old, ADVANTAGES, SEQUENCE, MASK, counts=COUNTS, ref=ref, **setting)
     found.loss.backward()
     return found, logprobs.grad
 
@@ -126,13 +122,13 @@ def test_kl_term_is_added_per_token():
     found, grad = by_hand(beta=0.1)
     assert found.loss.item() == pytest.approx(-0.25 / 4 + 0.1 / 8, rel=1e-12)
     assert grad.tolist() == pytest.approx([-0.025, -0.5, 0.0125, 1, 0], rel=1e-12)
-    metrics = loss_metrics([found.sums], COUNTS)
+    metrics = metrics_of([found.sums], COUNTS)
     assert metrics["kl"] == pytest.approx(1 / 8, rel=1e-12)
     assert metrics["policy_loss"] == pytest.approx(-0.25 / 4, rel=1e-12)
 
 
 def test_metrics_count_tokens():
-    assert loss_metrics([by_hand()[0].sums], COUNTS) == pytest.approx(
+    assert metrics_of([by_hand()[0].sums], COUNTS) == pytest.approx(
         {
             "loss": -0.25 / 4,
             "policy_loss": -0.25 / 4,
@@ -155,16 +151,14 @@ def test_sequence_ratio_is_the_geometric_mean_of_its_loss_tokens():
     found, grad = by_hand(loss_type="grpo", importance_sampling_level="sequence")
     assert found.loss.item() == pytest.approx(-root / 2, rel=1e-12)
     assert grad.tolist() == pytest.approx([-root / 2, -root / 2, root / 4, root / 4, 0], rel=1e-12)
-    metrics = loss_metrics([found.sums], COUNTS)
+    metrics = metrics_of([found.sums], COUNTS)
     assert metrics["ratio/mean"] == pytest.approx(root, rel=1e-12)
     assert metrics["clip_ratio/region_mean"] == 0
 
 
 def test_sequence_clip_shares_count_completions():
     # epsilon_high 0.4 clips the first completion (1.414 > 1.4): one of two
-    objective = Objective(epsilon=0.25, epsilon_high=0.4, importance_sampling_level="sequence")
-    found = policy_loss(
-        RATIOS.log(), torch.zeros_like(RATIOS), ADVANTAGES, SEQUENCE, MASK, objective=objective, counts=COUNTS
-    )
-    metrics = loss_metrics([found.sums], COUNTS)
+    setting = {"epsilon": 0.25, "epsilon_high": 0.4, "importance_sampling_level": "sequence"}
+    found = loss_of(RATIOS.log(), torch.zeros_like(RATIOS), ADVANTAGES, SEQUENCE, MASK, counts=COUNTS, **setting)
+    metrics = metrics_of([found.sums], COUNTS)
     assert (metrics["clip_ratio/high_mean"], metrics["clip_ratio/low_mean"]) == (0.5, 0)

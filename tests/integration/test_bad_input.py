@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from mmgrpo.cli import main
-from mmgrpo.training.whole import whole_checkpoints
+from mmgrpo.training.manifest import complete_checkpoints
 
 ANSWERED = "def r(completions, answer): return "
 
@@ -282,10 +282,10 @@ def test_a_full_disk_at_a_checkpoint_is_one_message_and_loses_nothing(tell, tmp_
     assert "checkpoint of step 2 could not be written" in message
     assert str(folder / "checkpoints" / "step-1") in message
     assert "Free disk space" in message
-    assert list(whole_checkpoints(folder / "checkpoints")) == [1]
+    assert list(complete_checkpoints(folder / "checkpoints")) == [1]
     assert [p.name for p in (folder / "checkpoints").iterdir()] == ["step-1"]
     assert main(["train", "--resume", str(folder)]) == 0
-    assert list(whole_checkpoints(folder / "checkpoints")) == [1, 2, 3, 4]
+    assert list(complete_checkpoints(folder / "checkpoints")) == [1, 2, 3, 4]
     assert [json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()] == [1, 2, 3, 4]
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import mmgrpo
-from mmgrpo.training.whole import latest, whole_checkpoints, why_not_whole
+from mmgrpo.training.manifest import complete_checkpoints, latest, why_incomplete
 
 LONG = {"train": {"num_steps": 2000, "save_steps": 0}}
 
@@ -62,7 +62,7 @@ def command_in(text):
 def test_a_time_limit_saves_and_the_rest_follows_later(train):
     run = train(train={"num_steps": 3, "max_seconds": 1e-9})
     assert (run.steps, run.stopped) == (0, "the time limit of 1e-09 seconds")
-    assert list(whole_checkpoints(run.path / "checkpoints")) == [0]
+    assert list(complete_checkpoints(run.path / "checkpoints")) == [0]
     straight = train("straight")
     assert train(resume=run.path).steps == 0  # the folder's own configuration, limit and all
     again = mmgrpo.train(resume=run.path, overrides=["train.max_seconds=3600"])
@@ -109,11 +109,11 @@ def test_a_signal_finishes_the_step_saves_and_prints_the_command_that_goes_on(nu
     assert "Traceback" not in said
     steps = int(re.search(rf"Stopped by {number.name} after step (\d+) of 2000; it is saved", said)[1])
     folder = tmp_path / "runs" / "run"
-    assert list(whole_checkpoints(folder / "checkpoints")) == [steps]
+    assert list(complete_checkpoints(folder / "checkpoints")) == [steps]
     again = child(*command_in(said), f"train.num_steps={steps + 2}")
     assert again.wait(120) == 0, text_of(again)
     assert f"resumed after step {steps}" in text_of(again)
-    assert max(whole_checkpoints(folder / "checkpoints")) == steps + 2
+    assert max(complete_checkpoints(folder / "checkpoints")) == steps + 2
 
 
 @pytest.mark.slow
@@ -193,7 +193,7 @@ def test_killed_in_the_middle_of_a_checkpoint_the_last_whole_one_is_gone_on_with
         assert process.wait(120) == -signal.SIGKILL, text_of(process)
         folder = tmp_path / "runs" / name
         newest = latest(folder / "checkpoints")
-        assert newest is not None and why_not_whole(newest) is None
+        assert newest is not None and why_incomplete(newest) is None
         assert newest.name == f"step-{kept}", moment
         resumed = train(resume=folder)
         assert resumed.steps == 3

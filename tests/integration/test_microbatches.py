@@ -7,12 +7,12 @@ import torch
 from PIL import Image
 from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl as modeling
 
+from mmgrpo.config.loss import Loss
 from mmgrpo.config.model import Freeze, Model
-from mmgrpo.grpo.objective import Objective
+from mmgrpo.config.train import Train
 from mmgrpo.policy.model.policy import load_policy
-from mmgrpo.training.optimizer import Optimizer, OptimizerSettings
+from mmgrpo.training.optimizer import Optimizer, Schedule
 from mmgrpo.training.packing import pack
-from mmgrpo.training.schedule import Schedule
 from mmgrpo.training.update import UpdateSettings, update
 from mmgrpo.types import Completion, Group, Prompt, Sample, ScoredGroup
 
@@ -98,9 +98,9 @@ def gradient(policy, groups, budget, loss_type):
     """The gradient of one optimizer step, and how many micro-batches it was summed over."""
     advantages = [g.totals - g.totals.mean() for g in groups]
     batches = pack(groups, advantages, optimizer_steps=1, max_batch_tokens=budget)
-    settings = OptimizerSettings(optim="sgd", max_grad_norm=0)
+    settings = Train(optim="sgd", max_grad_norm=0)
     optimizer = Recording(policy.trainable(), settings=settings, schedule=Schedule(peak=0.1))
-    how = UpdateSettings(objective=Objective(loss_type=loss_type), temperature=0.7, max_completion_length=9)
+    how = UpdateSettings(loss=Loss(loss_type=loss_type), temperature=0.7, max_completion_length=9)
     update(policy, batches, settings=how, optimizer=optimizer)
     return optimizer.seen, len(batches[0].batches)
 

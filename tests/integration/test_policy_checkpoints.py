@@ -10,16 +10,15 @@ from PIL import Image
 
 from mmgrpo.config.loss import Loss
 from mmgrpo.config.model import Freeze, Lora, Model
-from mmgrpo.config.rollout import Rollout
 from mmgrpo.config.train import Train
 from mmgrpo.errors import CheckpointError
 from mmgrpo.policy.model.policy import load_policy
-from mmgrpo.training.build import build_optimizer, update_settings
 from mmgrpo.training.checkpoint import Progress, load, save
+from mmgrpo.training.manifest import latest
+from mmgrpo.training.optimizer import Optimizer, Schedule
 from mmgrpo.training.packing import pack
 from mmgrpo.training.random_streams import seed_everything
-from mmgrpo.training.update import update
-from mmgrpo.training.whole import latest
+from mmgrpo.training.update import UpdateSettings, update
 from mmgrpo.types import Completion, Group, Prompt, Sample, ScoredGroup
 
 SIZES = {"hidden_size": 64, "num_hidden_layers": 2, "vision_hidden_size": 32, "vision_depth": 2}
@@ -29,7 +28,12 @@ KINDS = {
     "full bfloat16": {"tune": "full", "dtype": "bfloat16"},
     "lora": {"tune": "lora", "lora": Lora(r=4)},
 }
-TRAIN = Train(num_steps=4, learning_rate=1e-2, lr_scheduler_type="linear", warmup_steps=1)
+TRAIN = Train()
+
+
+def build_optimizer(policy, *, total):
+    schedule = Schedule(peak=1e-2, warmup_steps=2, total_steps=total, kind="linear")
+    return Optimizer(policy.trainable(), settings=TRAIN, schedule=schedule)
 
 
 def loaded(kind):
@@ -64,7 +68,7 @@ def learn(policy, optimizer, step):
     scored = rollout(policy, step)
     advantages = [g.totals - g.totals.mean() for g in scored]
     batches = pack(scored, advantages, optimizer_steps=1, max_batch_tokens=4096, keep_zero=True)
-    settings = update_settings(Loss(beta=0.1, num_iterations=2), Rollout(max_completion_length=8))
+    settings = UpdateSettings(loss=Loss(beta=0.1, num_iterations=2), temperature=1.0, max_completion_length=8)
     return update(policy, batches, settings=settings, optimizer=optimizer).metrics
 
 
@@ -78,7 +82,7 @@ def test_a_run_resumed_at_step_two_equals_the_straight_run_bit_for_bit(tmp_path,
     seed_everything(0)
     policy = loaded(kind)
     policy.fix_reference()
-    optimizer = build_optimizer(policy.trainable(), TRAIN, num_steps=4, num_iterations=2)
+    optimizer = build_optimizer(policy, total=8)
     before = trained(policy)
     for step in range(4):
         if step == 2:
@@ -88,7 +92,7 @@ def test_a_run_resumed_at_step_two_equals_the_straight_run_bit_for_bit(tmp_path,
     assert any(not torch.equal(before[n], p) for n, p in trained(policy).items())
 
     resumed = loaded(kind)
-    again = build_optimizer(resumed.trainable(), TRAIN, num_steps=4, num_iterations=2)
+    again = build_optimizer(resumed, total=8)
     assert load(path, policy=resumed, optimizer=again).step == 2
     for step in range(2, 4):
         metrics = learn(resumed, again, step)
@@ -104,7 +108,7 @@ def test_a_run_resumed_at_step_two_equals_the_straight_run_bit_for_bit(tmp_path,
 @pytest.mark.parametrize("kind", ["full float32", "lora"])
 def test_a_disk_that_fills_while_weights_are_written_is_one_clear_error(tmp_path, kind):
     policy = loaded(kind)
-    optimizer = build_optimizer(policy.trainable(), TRAIN, num_steps=4)
+    optimizer = build_optimizer(policy, total=4)
     save(tmp_path, Progress(step=1, policy_version=1, feed={}), policy=policy, optimizer=optimizer)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (15_000, before[1]))

@@ -12,7 +12,7 @@ import mmgrpo
 from mmgrpo.cli import main
 from mmgrpo.errors import CheckpointError
 from mmgrpo.observe.sinks import read_rows
-from mmgrpo.training.whole import latest, whole_checkpoints
+from mmgrpo.training.manifest import complete_checkpoints, latest
 
 SIX = {"num_steps": 6, "lr_scheduler_type": "cosine", "warmup_steps": 2}
 WARM = {"data": {"synthetic": "counting", "rows": 20, "seed": 3}, "num_steps": 2, "batch_size": 4}
@@ -81,8 +81,8 @@ def completions_of(folder):
 
 def assert_same(one, other):
     """Compare two run folders: checkpoints whole, metrics and completions."""
-    assert list(whole_checkpoints(one / "checkpoints")) == list(whole_checkpoints(other / "checkpoints"))
-    for step, folder in whole_checkpoints(one / "checkpoints").items():
+    assert list(complete_checkpoints(one / "checkpoints")) == list(complete_checkpoints(other / "checkpoints"))
+    for step, folder in complete_checkpoints(one / "checkpoints").items():
         twin = other / "checkpoints" / f"step-{step}"
         equal(*(torch.load(f / "state.pt", weights_only=True) for f in (folder, twin)), place=f"step {step}")
         equal(*(json.loads((f / "progress.json").read_text()) for f in (folder, twin)), place=f"step {step}")
@@ -188,7 +188,7 @@ def test_a_run_that_died_before_its_first_checkpoint_starts_again_in_its_folder(
     with pytest.raises(ZeroDivisionError):
         train("died", on_step=die, **changes)
     died = straight.path.with_name("died")
-    for folder in whole_checkpoints(died / "checkpoints").values():  # that of the warm start
+    for folder in complete_checkpoints(died / "checkpoints").values():  # that of the warm start
         (folder / "COMPLETE").unlink()
     resumed = train(resume=died)
     assert resumed.steps == 6
@@ -207,7 +207,7 @@ def test_a_warm_start_is_not_done_twice(train, monkeypatch):
     with pytest.raises(ZeroDivisionError):
         train("died", on_step=die, **changes)
     died = straight.path.with_name("died")
-    assert list(whole_checkpoints(died / "checkpoints")) == [0]
+    assert list(complete_checkpoints(died / "checkpoints")) == [0]
     monkeypatch.setattr("mmgrpo.api.life.warm_start", None)
     resumed = train(resume=died)
     equal(straight.policy.model.state_dict(), resumed.policy.model.state_dict())
@@ -223,7 +223,7 @@ def test_the_best_and_the_newest_checkpoints_are_kept(train):
         honest = Report.metrics
         patch.setattr(Report, "metrics", lambda self: honest(self) | {"eval/accuracy": values[self.step]})
         run = train(**changes)
-    assert list(whole_checkpoints(run.path / "checkpoints")) == [2, 5, 6]
+    assert list(complete_checkpoints(run.path / "checkpoints")) == [2, 5, 6]
 
 
 def test_the_last_steps_are_kept_when_the_evaluation_behind_them_fails(train):
@@ -239,7 +239,7 @@ def test_the_last_steps_are_kept_when_the_evaluation_behind_them_fails(train):
         train(rewards=[fails_late], eval={})
     assert calls.count(3) == 1
     folder = train("ok", eval={}).path.with_name("run")
-    assert list(whole_checkpoints(folder / "checkpoints")) == [3]
+    assert list(complete_checkpoints(folder / "checkpoints")) == [3]
     resumed = train(resume=folder, rewards=[lambda completions: [0.5] * len(completions)])
     assert resumed.after is not None and resumed.before is not None
 

@@ -21,7 +21,7 @@ from mmgrpo.policy.families import qwen_vl
 from mmgrpo.policy.model.forward import PackedForward
 from mmgrpo.rollout import local
 from mmgrpo.rollout.local import LocalEngine
-from mmgrpo.training.whole import whole_checkpoints
+from mmgrpo.training.manifest import complete_checkpoints
 
 OFF = {"media_count": False, "engine_logprobs": False, "packed_equals_plain": False, "picture_swap": False}
 WARM = {"warm_start": {"data": {"synthetic": "counting", "rows": 20, "seed": 3}, "num_steps": 2, "batch_size": 4}}
@@ -199,7 +199,7 @@ def test_after_a_stop_at_a_number_that_is_not_finite_the_last_checkpoint_goes_on
     with pytest.raises(TrainingError):
         train(on_step=spoil, train={"num_steps": 3, "save_steps": 2})
     folder = tmp_path / "runs" / "run"
-    assert list(whole_checkpoints(folder / "checkpoints")) == [2]
+    assert list(complete_checkpoints(folder / "checkpoints")) == [2]
     assert train(resume=folder).steps == 3
 
 

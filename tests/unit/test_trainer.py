@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from mmgrpo.errors import CheckpointError, RewardError, TrainingError
+from mmgrpo.grpo.advantages import GroupAdvantages
 from mmgrpo.parallel.strategy import Single
 from mmgrpo.running.callback import StepCallback, requested_names
 from mmgrpo.running.clock import Clock
@@ -13,7 +14,6 @@ from mmgrpo.running.figures import reward_figures
 from mmgrpo.running.quota import DynamicSampling, Quota, RolloutRequest, has_reward_signal, with_equal_names
 from mmgrpo.running.state import Intervals, RunState
 from mmgrpo.trainer import Components, collect, run_training
-from mmgrpo.training.advantages import GroupAdvantages
 from mmgrpo.types import Prompt, Sample, Sampling, UpdateStats
 
 SAMPLING = Sampling(max_completion_length=4)

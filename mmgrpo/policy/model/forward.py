@@ -61,6 +61,14 @@ def _chunk_logprobs(
     return chosen_logprobs(every, token_ids)
 
 
+def _chunk_both(
+    hidden: Float[Tensor, "k D"], token_ids: Int[Tensor, "k"], head: Callable[[Tensor], Tensor], temperature: float
+) -> Float[Tensor, "2 k"]:
+    """Log-probs and entropy of a chunk, both differentiable."""
+    every = log_distribution(head(hidden), temperature=temperature)
+    return torch.stack([chosen_logprobs(every, token_ids), entropy_of(every)])
+
+
 def head_stats(
     hidden: Float[Tensor, "K D"],
     token_ids: Int[Tensor, "K"],
@@ -69,6 +77,7 @@ def head_stats(
     temperature: float,
     chunk: int,
     entropy: bool = False,
+    entropy_gradient: bool = False,
 ) -> tuple[Float[Tensor, "K"], Float[Tensor, "K"] | None]:
     """Log-probs of ``token_ids`` under ``softmax(head(hidden) / temperature)``.
 
@@ -82,15 +91,20 @@ def head_stats(
         temperature: Of the rollout, above 0.
         chunk: Rows per pass; held memory grows with it.
         entropy: Also measure the entropy.
+        entropy_gradient: With its gradient; else it is computed once, and backward does not pay for it.
 
     Returns:
-        Log-probs and entropy in nats, float32 (float64 stays). No gradient flows through the entropy: it is computed
-        once, and backward does not pay for it.
+        Log-probs and entropy in nats, float32 (float64 stays).
     """
     logprobs: list[Tensor] = []
     entropies: list[Tensor] = []
     for start in range(0, len(token_ids), chunk):
         part = slice(start, start + chunk)
+        if entropy and entropy_gradient and torch.is_grad_enabled():
+            both = checkpoint(_chunk_both, hidden[part], token_ids[part], head, temperature, use_reentrant=False)
+            logprobs.append(both[0])
+            entropies.append(both[1])
+            continue
         measured: list[Tensor] | None = [] if entropy else None
         arguments = (hidden[part], token_ids[part], head, temperature, measured)
         if torch.is_grad_enabled():
@@ -264,13 +278,16 @@ class PackedForward(nn.Module):
         """Token embeddings of completion tokens, which stand for themselves."""
         return self.model.get_input_embeddings()(token_ids)
 
-    def forward(self, batch: Batch, *, temperature: float, entropy: bool = False) -> TokenStats:
+    def forward(
+        self, batch: Batch, *, temperature: float, entropy: bool = False, entropy_gradient: bool = False
+    ) -> TokenStats:
         """Log-probs (and entropy) of every completion token of a micro-batch.
 
         Args:
             batch: Segments in packed order.
             temperature: Of the rollout.
             entropy: Also compute the entropy.
+            entropy_gradient: With its gradient.
 
         Returns:
             Per-token statistics, K values each.
@@ -284,7 +301,13 @@ class PackedForward(nn.Module):
             else self._unpacked_hidden(encoded, targets, spans)
         )
         logprobs, h = head_stats(
-            hidden, targets, self.head, temperature=temperature, chunk=self.chunk, entropy=entropy
+            hidden,
+            targets,
+            self.head,
+            temperature=temperature,
+            chunk=self.chunk,
+            entropy=entropy,
+            entropy_gradient=entropy_gradient,
         )
         trained = torch.cat([c.loss_mask for c in batch.completions]).to(logprobs.device)
         return TokenStats(logprobs=logprobs.masked_fill(~trained, 0.0), entropy=h)

@@ -80,9 +80,11 @@ class Policy:
         """The tokenizer, also where the processor is more than that."""
         return getattr(self.processor, "tokenizer", self.processor)
 
-    def logprobs(self, batch: Batch, *, temperature: float, entropy: bool = False) -> TokenStats:
+    def logprobs(
+        self, batch: Batch, *, temperature: float, entropy: bool = False, entropy_gradient: bool = False
+    ) -> TokenStats:
         """Score every completion token of a micro-batch; differentiable unless gradients are off."""
-        options = {"temperature": temperature, "entropy": entropy}
+        options = {"temperature": temperature, "entropy": entropy, "entropy_gradient": entropy_gradient}
         if self._replaced:
             return functional_call(self.module, self._replaced, (batch,), options)
         return self.module(batch, **options)

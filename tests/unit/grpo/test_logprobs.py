@@ -4,9 +4,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from packed_loss import entropy, token_logprobs
 
-from mmgrpo.grpo.kl import kl_estimate
-from mmgrpo.grpo.logprobs import entropy, mismatch, token_logprobs
+from mmgrpo.grpo.logprobs import kl_estimate, mismatch
 
 steady = settings(deadline=None, derandomize=True)
 

@@ -1,14 +1,13 @@
-import dataclasses
 import math
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from packed_loss import loss_of, metrics_of
 
-from mmgrpo.grpo.loss import policy_loss
-from mmgrpo.grpo.objective import Counts, Objective
-from mmgrpo.grpo.sums import loss_metrics
+from mmgrpo.config.loss import Loss
+from mmgrpo.grpo.inputs import Counts, TokenInputs
 
 SEQUENCE = torch.tensor([0, 0, 1, 1, 1, 2])
 MASK = torch.tensor([True, True, True, False, True, False])
@@ -26,7 +25,7 @@ def f64(*values):
 
 def run(now, old, adv, *, mask=MASK, counts=COUNTS, ref=None, **setting):
     now = now.clone().requires_grad_()
-    found = policy_loss(now, old, adv, SEQUENCE, mask, objective=Objective(**setting), counts=counts, ref_logprobs=ref)
+    found = loss_of(now, old, adv, SEQUENCE, mask, counts=counts, ref=ref, **setting)
     found.loss.backward()
     return found, now.grad
 
@@ -49,7 +48,7 @@ def test_masked_tokens_give_exactly_nothing_whatever_they_hold(garbage, loss_typ
         )  # fmt: skip
         assert torch.equal(found.loss, clean.loss) and torch.equal(grad, clean_grad)
         assert not grad[~MASK].any()
-        assert loss_metrics([found.sums], COUNTS) == loss_metrics([clean.sums], COUNTS)
+        assert metrics_of([found.sums], COUNTS) == metrics_of([clean.sums], COUNTS)
 
 
 @every_level
@@ -61,7 +60,7 @@ def test_a_step_without_loss_tokens_is_exactly_zero(loss_type, level):
         loss_type=loss_type, importance_sampling_level=level, beta=0.1,
     )  # fmt: skip
     assert found.loss.item() == 0 and not grad.any()
-    metrics = loss_metrics([found.sums], none)
+    metrics = metrics_of([found.sums], none)
     assert set(metrics.values()) == {0.0}
     assert "kl" in metrics and "ratio/mean" not in metrics
 
@@ -73,14 +72,12 @@ def test_a_micro_batch_without_loss_tokens_adds_nothing_to_its_step(loss_type, l
     found, _ = run(NOW, OLD, ADV, **setting)
     empty, grad = run(NOW, OLD, ADV, mask=torch.zeros_like(MASK), **setting)
     assert empty.loss.item() == 0 and not grad.any()
-    assert loss_metrics([found.sums, empty.sums], COUNTS) == loss_metrics([found.sums], COUNTS)
+    assert metrics_of([found.sums, empty.sums], COUNTS) == metrics_of([found.sums], COUNTS)
 
 
 def test_a_micro_batch_of_no_tokens_at_all_works():
     nothing = torch.zeros(0)
-    found = policy_loss(
-        nothing, nothing, nothing, nothing.long(), nothing.bool(), objective=Objective(), counts=COUNTS
-    )
+    found = loss_of(nothing, nothing, nothing, nothing.long(), nothing.bool(), counts=COUNTS)
     assert found.loss.item() == 0
 
 
@@ -88,7 +85,10 @@ def test_a_micro_batch_of_no_tokens_at_all_works():
 def test_clipped_and_unweighted_ratios_that_overflow_give_zero_gradient_not_nan(level):
     # exp(5000) is inf: clipped high for A > 0, multiplied by 0 for A = 0, bounded by delta for A < 0.
     now = OLD + f64(5000, 5000, 5000, 0, 5000, 0)
-    for adv, setting in [(f64(1, 0, 0), {}), (f64(0, 0, 0), {}), (f64(-1, -1, 0), {"delta": 2.0})]:
+    cases = [(f64(1, 0, 0), {}), (f64(0, 0, 0), {})]
+    if level == "token":
+        cases.append((f64(-1, -1, 0), {"delta": 2.0}))
+    for adv, setting in cases:
         found, grad = run(now, OLD, adv, importance_sampling_level=level, **setting)
         assert found.loss.isfinite() and not grad.any()
 
@@ -125,23 +125,22 @@ def test_the_loss_keeps_the_dtype_of_the_log_probs():
 
 def test_sums_are_detached():
     found, _ = run(NOW, OLD, ADV, ref=REF, beta=0.1)
-    tensors = [v for v in (getattr(found.sums, f.name) for f in dataclasses.fields(found.sums)) if torch.is_tensor(v)]
-    assert len(tensors) == 9 and not any(t.requires_grad for t in tensors)
+    kept = [found.found.policy_loss, found.found.ratios.log_ratio, *found.found.terms.values()]
+    assert len(kept) == 3 and not any(tensor.requires_grad for tensor in kept)
 
 
 def test_clip_shares_count_the_tokens_of_groups_that_were_left_out():
     # ratio e^1 with A > 0: one token clipped, of the 4 of the step; the 3 others were not computed (advantage 0).
-    found = policy_loss(
-        f64(1), f64(0), f64(1), torch.tensor([0]), torch.tensor([True]), objective=Objective(), counts=COUNTS
-    )
-    metrics = loss_metrics([found.sums], COUNTS)
+    found = loss_of(f64(1), f64(0), f64(1), torch.tensor([0]), torch.tensor([True]), counts=COUNTS)
+    metrics = metrics_of([found.sums], COUNTS)
     assert metrics["clip_ratio/high_mean"] == 0.25
     assert metrics["ratio/mean"] == pytest.approx(math.e)
 
 
 def test_a_ratio_that_stands_on_its_bound_is_not_counted_as_clipped():
-    found, _ = run(NOW, NOW, ADV, epsilon=0.0)
-    assert loss_metrics([found.sums], COUNTS)["clip_ratio/region_mean"] == 0
+    bound = f64(math.log1p(0.25), 0, math.log1p(-0.25), 0, 0, 0)  # A > 0 above, A < 0 below
+    found, _ = run(bound, 0 * bound, f64(1, -1, 0), epsilon=0.25)
+    assert metrics_of([found.sums], COUNTS)["clip_ratio/region_mean"] == 0
 
 
 def test_kl_without_a_reference_is_refused():
@@ -149,34 +148,37 @@ def test_kl_without_a_reference_is_refused():
         run(NOW, OLD, ADV, beta=0.1)
 
 
-@pytest.mark.parametrize("name", ["old_logprobs", "sequence", "loss_mask", "ref_logprobs"])
+@pytest.mark.parametrize(
+    "name", ["old_logprobs", "sequence", "loss_mask", "ref_logprobs", "rollout_logprobs", "advantages", "entropy"]
+)
 def test_a_shape_that_would_broadcast_is_refused_by_name(name):
     parts = {"old_logprobs": OLD, "sequence": SEQUENCE, "loss_mask": MASK, "ref_logprobs": REF}
+    parts |= {"rollout_logprobs": OLD, "advantages": ADV[SEQUENCE], "entropy": -OLD}
     parts[name] = parts[name][:1]
     with pytest.raises(ValueError, match=f"{name} does not fit logprobs"):
-        policy_loss(NOW, advantages=ADV, objective=Objective(beta=0.1), counts=COUNTS, **parts)
+        TokenInputs(logprobs=NOW, num_sequences=3, **parts)
 
 
 @pytest.mark.parametrize(
     "setting, message",
     [
-        ({"loss_type": "ppo"}, "Unknown loss_type"),
-        ({"importance_sampling_level": "turn"}, "Unknown importance_sampling_level"),
-        ({"epsilon": -0.1}, "cannot be negative"),
-        ({"epsilon_high": -0.1}, "cannot be negative"),
-        ({"beta": math.nan}, "cannot be negative"),
+        ({"loss_type": "ppo"}, "loss_type"),
+        ({"importance_sampling_level": "turn"}, "importance_sampling_level"),
+        ({"epsilon": -0.1}, "greater than 0"),
+        ({"epsilon_high": -0.1}, "greater than 0"),
+        ({"beta": math.nan}, "greater than or equal to 0"),
         ({"delta": 1.2}, "undo the clipping"),
-        ({"epsilon_high": 0.5, "delta": 1.4}, "more than 1.5"),
+        ({"epsilon_high": 0.5, "delta": 1.4}, "larger than 1 . loss.epsilon_high .1.5"),
     ],
 )
 def test_an_impossible_objective_is_refused(setting, message):
     with pytest.raises(ValueError, match=message):
-        Objective(**setting)
+        Loss(**setting)
 
 
 def test_an_epsilon_of_one_or_more_never_clips_below():
     found, grad = run(OLD - 9, OLD, f64(-1, -1, -1), epsilon=1.0)
-    assert loss_metrics([found.sums], COUNTS)["clip_ratio/low_mean"] == 0
+    assert metrics_of([found.sums], COUNTS)["clip_ratio/low_mean"] == 0
     assert (grad[MASK] > 0).all()
 
 
@@ -195,8 +197,8 @@ def steps(draw):
 def loss_and_grad(now, old, adv, sequence, mask, *, loss_type, level):
     now = now.clone().requires_grad_()
     counts = Counts(num_tokens=int(mask.sum()), num_sequences=len(sequence[mask].unique()), max_completion_length=4)
-    objective = Objective(loss_type=loss_type, importance_sampling_level=level)
-    found = policy_loss(now, old, adv, sequence, mask, objective=objective, counts=counts)
+    setting = {"loss_type": loss_type, "importance_sampling_level": level}
+    found = loss_of(now, old, adv, sequence, mask, counts=counts, **setting)
     found.loss.backward()
     return found.loss.item(), now.grad
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmgrpo.errors import CheckpointError, ConfigError
-from mmgrpo.observe.metrics import Max, Mean, Min, Sum, merge, values
+from mmgrpo.metrics import Max, Mean, Min, Sum, merge, values
 from mmgrpo.observe.sinks import JsonlSink, Sinks, read_rows
 from mmgrpo.observe.trackers import RunName, open_tracker
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from packed_loss import entropy, token_logprobs
 from torch.autograd.graph import saved_tensors_hooks
 
-from mmgrpo.grpo.logprobs import entropy, entropy_of, token_logprobs
+from mmgrpo.grpo.logprobs import entropy_of
 from mmgrpo.policy.model import forward as head
 from mmgrpo.policy.model.forward import head_stats
 
@@ -111,3 +112,20 @@ def test_a_policys_held_memory_does_not_grow_with_its_vocabulary(tiny_policy, ma
     vocabulary, width = policy.model.config.vocab_size, policy.model.config.hidden_size
     assert shapes
     assert not [s for s in shapes if s[-1:] == (vocabulary,) and s != (width, vocabulary)]
+
+
+@pytest.mark.parametrize("chunk", [7, 64])
+def test_the_entropy_is_differentiable_for_a_loss_that_reads_it(chunk):
+    random = torch.Generator().manual_seed(0)
+    hidden = torch.randn(TOKENS, WIDTH, generator=random, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(50, WIDTH, generator=random, dtype=torch.float64, requires_grad=True)
+    ids = torch.randint(0, 50, (TOKENS,), generator=random)
+    options = {"temperature": 0.7, "chunk": chunk, "entropy": True}
+    logprobs, h = head_stats(hidden, ids, lambda x: x @ weight.T, entropy_gradient=True, **options)
+    expected = entropy(hidden @ weight.T, temperature=0.7)
+    assert torch.allclose(h, expected, rtol=1e-12)
+    got = torch.autograd.grad(h.sum() + 2 * logprobs.sum(), [hidden, weight])
+    plain = token_logprobs(hidden @ weight.T, ids, temperature=0.7)
+    want = torch.autograd.grad(expected.sum() + 2 * plain.sum(), [hidden, weight])
+    assert all(torch.allclose(g, w, rtol=1e-9, atol=1e-12) for g, w in zip(got, want, strict=True))
+    assert not head_stats(hidden, ids, lambda x: x @ weight.T, **options)[1].requires_grad

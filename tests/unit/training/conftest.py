@@ -40,7 +40,11 @@ class FakePolicy(nn.Module):
     def device(self):
         return torch.device("cpu")
 
-    def logprobs(self, batch, *, temperature, entropy=False):
+    @property
+    def dtype(self):
+        return self.embed.weight.dtype
+
+    def logprobs(self, batch, *, temperature, entropy=False, entropy_gradient=False):
         self.forwards += 1
         rows = [self._row(s.prompt, c) for s in batch.segments for c in s.completions]
         logits = torch.cat([r for r, _ in rows]) / temperature
@@ -49,7 +53,12 @@ class FakePolicy(nn.Module):
             logp = logp.float()
         taken = logp.gather(-1, torch.cat([c.token_ids for c in batch.completions])[:, None])[:, 0]
         taken = self._spoiled(taken, batch)
-        return Stats(logprobs=taken, entropy=-(logp.exp() * logp).sum(-1) if entropy else None)
+        return Stats(
+            logprobs=taken, entropy=self._entropy(logp if entropy_gradient else logp.detach()) if entropy else None
+        )
+
+    def _entropy(self, logp):
+        return -(logp.exp() * logp).sum(-1)
 
     def _row(self, prompt, completion):
         previous = torch.cat([prompt.token_ids[-1:], completion.token_ids[:-1]])
@@ -75,6 +84,9 @@ class FakePolicy(nn.Module):
             yield
         finally:
             self.load_state_dict(own)
+
+    def fix_reference(self):
+        self.frozen = copy.deepcopy(self.state_dict())
 
     def reference_state(self):
         return self.frozen

@@ -13,17 +13,17 @@ import numpy as np
 import pytest
 import torch
 
+from mmgrpo.config.train import Train
 from mmgrpo.errors import CheckpointError
-from mmgrpo.training import checkpoint, random_streams, whole
+from mmgrpo.training import checkpoint, manifest, random_streams
 from mmgrpo.training.checkpoint import Progress, load, save
-from mmgrpo.training.optimizer import Optimizer, OptimizerSettings
-from mmgrpo.training.schedule import Schedule
-from mmgrpo.training.whole import latest, whole_checkpoints, why_not_whole
+from mmgrpo.training.manifest import complete_checkpoints, latest, why_incomplete
+from mmgrpo.training.optimizer import Optimizer, Schedule
 
 
 @pytest.fixture
 def optimizer(policy):
-    return Optimizer(policy.trainable(), settings=OptimizerSettings(), schedule=Schedule(peak=0.1))
+    return Optimizer(policy.trainable(), settings=Train(), schedule=Schedule(peak=0.1))
 
 
 def at(step, **facts):
@@ -44,7 +44,7 @@ def test_a_resumed_run_continues_bit_for_bit(tmp_path, policy, optimizer, make_p
 
     random_streams.seed_everything(99)
     other = make_policy(seed=5)
-    resumed = Optimizer(other.trainable(), settings=OptimizerSettings(), schedule=Schedule(peak=0.1))
+    resumed = Optimizer(other.trainable(), settings=Train(), schedule=Schedule(peak=0.1))
     progress = load(path, policy=other, optimizer=resumed)
     assert progress == at(1, metrics={"best": 0.5})
     learn(other, resumed)
@@ -64,7 +64,7 @@ def test_saving_does_not_disturb_the_run(tmp_path, policy, optimizer):
 def test_the_limit_keeps_the_newest_and_the_best(tmp_path, policy, optimizer):
     for step in range(1, 6):
         save(tmp_path, at(step, best_step=2), policy=policy, optimizer=optimizer, limit=2)
-    assert list(whole_checkpoints(tmp_path)) == [2, 4, 5]
+    assert list(complete_checkpoints(tmp_path)) == [2, 4, 5]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step-2", "step-4", "step-5"]
 
 
@@ -105,7 +105,7 @@ def test_loading_runs_no_code_of_the_file(tmp_path, policy, optimizer):
 
     path = save(tmp_path, at(1), policy=policy, optimizer=optimizer)
     torch.save({"optimizer": Evil()}, path / "state.pt")
-    whole.seal(path)
+    manifest.finalize(path)
     with pytest.raises(CheckpointError):
         load(path, policy=policy, optimizer=optimizer)
     assert not (tmp_path / "owned").exists()
@@ -204,7 +204,7 @@ def test_folders_of_others_are_left_alone(tmp_path, policy, optimizer):
         (tmp_path / name).mkdir(parents=True)
     save(tmp_path, at(1), policy=policy, optimizer=optimizer, limit=1)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["notes", "step-1", "step-7", "step-best"]
-    assert "interrupted" in why_not_whole(tmp_path / "step-7")
+    assert "interrupted" in why_incomplete(tmp_path / "step-7")
 
 
 def test_the_manifest_lists_every_file_with_its_size(tmp_path, policy, optimizer):
@@ -218,8 +218,7 @@ SAVE_FOREVER = """
 import sys, torch
 from pathlib import Path
 from mmgrpo.training.checkpoint import Progress, save
-from mmgrpo.training.optimizer import Optimizer, OptimizerSettings
-from mmgrpo.training.schedule import Schedule
+from mmgrpo.training.optimizer import Optimizer, Schedule
 
 class Policy:
     weight = torch.nn.Parameter(torch.zeros(300_000))
@@ -231,7 +230,7 @@ class Policy:
         return None
 
 policy, folder, step = Policy(), Path(sys.argv[1]), 0
-optimizer = Optimizer([("w", policy.weight)], settings=OptimizerSettings(), schedule=Schedule(peak=0.1))
+optimizer = Optimizer([("w", policy.weight)], settings=Train(), schedule=Schedule(peak=0.1))
 while True:
     step += 1
     with torch.no_grad():

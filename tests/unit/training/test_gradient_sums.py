@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mmgrpo.grpo.objective import Objective
-from mmgrpo.training.optimizer import Optimizer, OptimizerSettings
+from mmgrpo.config.loss import Loss
+from mmgrpo.config.train import Train
+from mmgrpo.training.optimizer import Optimizer, Schedule
 from mmgrpo.training.packing import pack
-from mmgrpo.training.schedule import Schedule
 from mmgrpo.training.update import UpdateSettings, update
 
 LOSS_TYPES = ["grpo", "dr_grpo", "dapo", "bnpo"]
@@ -38,10 +38,10 @@ def gradients(make_policy, scored, centred):
         batches = pack(
             groups, centred(groups), optimizer_steps=1, max_batch_tokens=budget, mask_truncated=mask_truncated
         )
-        settings = OptimizerSettings(optim="sgd", max_grad_norm=0)
+        settings = Train(optim="sgd", max_grad_norm=0)
         optimizer = Recording(policy.trainable(), settings=settings, schedule=Schedule(peak=0.3))
         how = UpdateSettings(
-            objective=Objective(**objective), temperature=0.7, max_completion_length=9, num_iterations=num_iterations
+            loss=Loss(num_iterations=num_iterations, **objective), temperature=0.7, max_completion_length=9
         )
         update(policy, batches, settings=how, optimizer=optimizer)
         return optimizer.seen, len(batches[0].batches)

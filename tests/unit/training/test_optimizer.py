@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
+from mmgrpo.config.train import Train
 from mmgrpo.errors import CheckpointError, TrainingError
-from mmgrpo.training.optimizer import Optimizer, OptimizerSettings
-from mmgrpo.training.schedule import Schedule, learning_rate_at
+from mmgrpo.training.optimizer import Optimizer, Schedule, learning_rate_at
 
 
 def weights(dtype=torch.float32, **shapes):
@@ -18,7 +18,7 @@ def weights(dtype=torch.float32, **shapes):
 
 
 def built(named, *, rate=0.1, **settings):
-    return Optimizer(named, settings=OptimizerSettings(**settings), schedule=Schedule(peak=rate))
+    return Optimizer(named, settings=Train(**settings), schedule=Schedule(peak=rate))
 
 
 def give_gradients(named, value=1.0):
@@ -109,7 +109,7 @@ def test_skipping_advances_the_schedule_and_moves_nothing():
     named = weights(w=(2, 2))
     before = named[0][1].detach().clone()
     schedule = Schedule(peak=1.0, total_steps=4, kind="linear")
-    optimizer = Optimizer(named, settings=OptimizerSettings(), schedule=schedule)
+    optimizer = Optimizer(named, settings=Train(), schedule=schedule)
     give_gradients(named)
     optimizer.skip()
     assert optimizer.learning_rate == 0.75

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mmgrpo.errors import TrainingError
-from mmgrpo.training.packing import pack, rows_of
+from mmgrpo.training.packing import flatten_completions, pack
 from mmgrpo.types import Segment
 
 
@@ -104,8 +104,8 @@ def test_truncated_completions_leave_numerator_and_denominator_only_when_asked(s
     (masked,) = pack(groups, centred(groups), optimizer_steps=1, max_batch_tokens=100, mask_truncated=True)
     assert (kept.num_tokens, kept.num_sequences) == (16, 3)
     assert (masked.num_tokens, masked.num_sequences) == (7, 2)
-    assert int(rows_of(masked.batches[0]).loss_mask.sum()) == 7
-    assert rows_of(masked.batches[0]).advantages.tolist() == [-1.0, 1.0]
+    assert int(flatten_completions(masked.batches[0]).loss_mask.sum()) == 7
+    assert flatten_completions(masked.batches[0]).advantages.tolist() == [-1.0] * 3 + [1.0] * 4
 
 
 def test_all_completions_truncated_and_masked_leave_nothing(scored, centred):
@@ -118,7 +118,7 @@ def test_a_completion_without_reward_has_advantage_zero_and_still_counts(scored)
     groups = [scored("a", [3, 4, 5], [0.0, float("nan"), 1.0])]
     advantages = [torch.tensor([-0.5, float("nan"), 0.5])]
     (step,) = pack(groups, advantages, optimizer_steps=1, max_batch_tokens=100)
-    assert rows_of(step.batches[0]).advantages.tolist() == [-0.5, 0.0, 0.5]
+    assert flatten_completions(step.batches[0]).advantages.tolist() == [-0.5] * 3 + [0.0] * 4 + [0.5] * 5
     assert (step.num_tokens, step.num_sequences) == (12, 3)
 
 
@@ -135,14 +135,14 @@ def test_a_completion_longer_than_the_budget_gets_its_own_batch_and_one_warning(
     assert sorted(b.num_tokens for b in step.batches) == [7, 54, 64]
 
 
-def test_rows_lay_completions_end_to_end_in_packed_order(scored, centred):
+def test_flattening_lays_completions_end_to_end_in_packed_order(scored, centred):
     groups = [scored("a", [2, 3]), scored("b", [1, 4])]
     (step,) = pack(groups, centred(groups), optimizer_steps=1, max_batch_tokens=100)
-    rows = rows_of(step.batches[0])
-    assert rows.sequence.tolist() == [0, 0, 1, 1, 1, 2, 3, 3, 3, 3]
-    assert rows.advantages.tolist() == [-0.5, 0.5, -0.5, 0.5]
-    assert rows.advantages.dtype == torch.float64
-    assert rows.rollout_logprobs.shape == rows.loss_mask.shape == (10,)
+    tokens = flatten_completions(step.batches[0])
+    assert tokens.sequence.tolist() == [0, 0, 1, 1, 1, 2, 3, 3, 3, 3]
+    assert tokens.advantages.tolist() == [-0.5] * 2 + [0.5] * 3 + [-0.5] + [0.5] * 4
+    assert tokens.advantages.dtype == torch.float64
+    assert tokens.rollout_logprobs.shape == tokens.loss_mask.shape == (10,)
 
 
 def test_packing_leaves_the_given_groups_as_they_were(scored, centred):

@@ -3,13 +3,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from mmgrpo.config.train import Train
 from mmgrpo.errors import TrainingError
-from mmgrpo.training.optimizer import Optimizer, OptimizerSettings
+from mmgrpo.training.optimizer import Optimizer, Schedule
 from mmgrpo.training.packing import pack_segments
-from mmgrpo.training.schedule import Schedule
-from mmgrpo.training.supervised import WarmStartSettings, imitate, imitation, warm_start
-
-SETTINGS = WarmStartSettings(num_steps=60, max_batch_tokens=1000)
+from mmgrpo.training.supervised import imitate, target_segment, warm_start
 
 
 @pytest.fixture
@@ -20,7 +18,7 @@ def rows(scored):
 
 
 def adamw(policy, rate=0.05):
-    return Optimizer(policy.trainable(), settings=OptimizerSettings(), schedule=Schedule(peak=rate))
+    return Optimizer(policy.trainable(), settings=Train(), schedule=Schedule(peak=rate))
 
 
 def test_the_policy_learns_to_write_the_targets(policy, rows):
@@ -28,7 +26,8 @@ def test_the_policy_learns_to_write_the_targets(policy, rows):
     report = warm_start(
         policy,
         lambda: rows,
-        settings=SETTINGS,
+        num_steps=60,
+        max_batch_tokens=1000,
         optimizer=adamw(policy),
         on_step=lambda s, m: seen.append((s, m["loss"])),
     )
@@ -38,26 +37,25 @@ def test_the_policy_learns_to_write_the_targets(policy, rows):
 
 
 def test_the_loss_is_the_mean_over_target_tokens_of_all_rows(policy, rows):
-    batch = pack_segments([imitation(*row) for row in rows], max_batch_tokens=1000)[0]
+    batch = pack_segments([target_segment(*row) for row in rows], max_batch_tokens=1000)[0]
     with torch.no_grad():
         expected = -float(policy.logprobs(batch, temperature=1.0).logprobs.mean())
-    assert imitate(policy, rows, settings=SETTINGS, optimizer=adamw(policy))["loss"] == pytest.approx(expected)
+    assert imitate(policy, rows, max_batch_tokens=1000, optimizer=adamw(policy))["loss"] == pytest.approx(expected)
 
 
 def test_micro_batches_of_any_size_take_the_same_step(make_policy, rows):
     moved = []
     for budget in (9, 12, 1000):
         policy = make_policy()
-        settings = WarmStartSettings(num_steps=1, max_batch_tokens=budget)
-        warm_start(policy, lambda: rows, settings=settings, optimizer=adamw(policy))
+        warm_start(policy, lambda: rows, num_steps=1, max_batch_tokens=budget, optimizer=adamw(policy))
         moved.append(policy.state_dict())
     assert all(torch.allclose(moved[0][k], other[k], rtol=1e-9) for other in moved[1:] for k in other)
 
 
 def test_the_source_is_asked_once_per_step(policy, rows):
     calls = []
-    settings = WarmStartSettings(num_steps=4, max_batch_tokens=100)
-    warm_start(policy, lambda: calls.append(0) or rows, settings=settings, optimizer=adamw(policy))
+    source = lambda: calls.append(0) or rows  # noqa: E731
+    warm_start(policy, source, num_steps=4, max_batch_tokens=100, optimizer=adamw(policy))
     assert len(calls) == 4
 
 
@@ -65,5 +63,5 @@ def test_a_loss_that_is_not_finite_names_the_row_and_changes_nothing(policy, row
     before = {k: v.clone() for k, v in policy.state_dict().items()}
     policy.spoil = ("value", "b")
     with pytest.raises(TrainingError, match=r"samples .*b"):
-        imitate(policy, rows, settings=SETTINGS, optimizer=adamw(policy))
+        imitate(policy, rows, max_batch_tokens=1000, optimizer=adamw(policy))
     assert all(torch.equal(v, before[k]) for k, v in policy.state_dict().items())

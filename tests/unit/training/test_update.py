@@ -5,25 +5,25 @@ from dataclasses import replace
 import pytest
 import torch
 
+from mmgrpo.config.loss import Loss
+from mmgrpo.config.train import Train
 from mmgrpo.errors import TrainingError
-from mmgrpo.grpo.objective import Objective
-from mmgrpo.training.frozen import prepare
-from mmgrpo.training.optimizer import Optimizer, OptimizerSettings
+from mmgrpo.training.baseline_logprobs import FirstPass, prepare
+from mmgrpo.training.optimizer import Optimizer, Schedule
 from mmgrpo.training.packing import pack
-from mmgrpo.training.schedule import Schedule
 from mmgrpo.training.update import UpdateSettings, update
 
 
 @pytest.fixture
 def sgd(policy):
-    settings = OptimizerSettings(optim="sgd", max_grad_norm=0)
+    settings = Train(optim="sgd", max_grad_norm=0)
     schedule = Schedule(peak=0.5, total_steps=10, kind="linear")
     return Optimizer(policy.trainable(), settings=settings, schedule=schedule)
 
 
 def how(num_iterations=1, **objective):
     return UpdateSettings(
-        objective=Objective(**objective), temperature=1.0, max_completion_length=16, num_iterations=num_iterations
+        loss=Loss(num_iterations=num_iterations, **objective), temperature=1.0, max_completion_length=16
     )
 
 
@@ -93,7 +93,7 @@ def test_equal_reward_groups_change_nothing_but_time(make_policy, packed, scored
     moved = []
     for keep in (True, False):
         policy = make_policy()
-        optimizer = Optimizer(policy.trainable(), settings=OptimizerSettings(optim="sgd"), schedule=Schedule(peak=0.5))
+        optimizer = Optimizer(policy.trainable(), settings=Train(optim="sgd"), schedule=Schedule(peak=0.5))
         update(policy, packed([scored("a", [3, 5]), dull], keep_zero=keep), settings=how(), optimizer=optimizer)
         moved.append(weights_of(policy))
     assert all(torch.allclose(moved[0][k], moved[1][k], rtol=1e-12, atol=1e-14) for k in moved[0])
@@ -193,7 +193,7 @@ def test_metrics_do_not_depend_on_the_cut_into_micro_batches(make_policy, packed
     found = []
     for budget in (14, 1000):
         policy = make_policy()
-        optimizer = Optimizer(policy.trainable(), settings=OptimizerSettings(optim="sgd"), schedule=Schedule(peak=0.5))
+        optimizer = Optimizer(policy.trainable(), settings=Train(optim="sgd"), schedule=Schedule(peak=0.5))
         settings = how(num_iterations=2, beta=0.1)
         found.append(update(policy, packed(budget=budget), settings=settings, optimizer=optimizer).metrics)
     skipped = {k for k in found[0] if k.endswith("seconds")}
@@ -213,7 +213,7 @@ def test_tokens_counts_and_rate_are_reported(policy, sgd, packed):
 
 def test_finite_check_can_be_switched_off(policy, sgd, packed):
     policy.spoil = ("value", "c")
-    settings = UpdateSettings(objective=Objective(), temperature=1.0, max_completion_length=16, check_finite=False)
+    settings = UpdateSettings(loss=Loss(), temperature=1.0, max_completion_length=16, check_finite=False)
     assert update(policy, packed(), settings=settings, optimizer=sgd).optimizer_steps == 1
 
 
@@ -221,4 +221,4 @@ def test_old_logprobs_are_read_before_a_step_that_another_process_alone_learns_f
     batches = packed(optimizer_steps=2)
     first = replace(batches[0], batches=())  # of another process: the policy moves, and nothing of it is read here
     micros, _ = prepare(policy, [first, batches[1]], temperature=1.0, with_reference=False)
-    assert all(micro.old_logprobs is not None for micro in micros[1])
+    assert all(not isinstance(micro.old_logprobs, FirstPass) for micro in micros[1])

@@ -1,4 +1,4 @@
-"""Log-probs that stay fixed during an update: of the policy as the step found it, and of the reference.
+"""Log-probs that stay fixed during an update: of the policy at the start of the step, and of the reference.
 
 Knows which passes can be saved. Does not know losses or optimizers.
 """
@@ -8,14 +8,21 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mmgrpo.training.contract import TrainablePolicy
-from mmgrpo.training.packing import PackedTokens, rows_of
+from mmgrpo.contracts import TrainablePolicy
+from mmgrpo.training.packing import PackedTokens, flatten_completions
 from mmgrpo.types import Batch, OptimizerBatch
+
+
+class FirstPass(Enum):
+    """Where old log-probs come from when nothing was computed before the update."""
+
+    GIVES_OLD_LOGPROBS = "the policy has not moved yet: its first training pass gives them"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,11 +30,10 @@ class MicroBatch:
     """A micro-batch with what stays fixed while the policy moves."""
 
     batch: Batch
-    rows: PackedTokens
+    tokens: PackedTokens
     """Its per-token tensors, on the policy's device."""
-    old_logprobs: Float[Tensor, "K"] | None = None
-    """Under the weights at the start of the step; None: the policy has not moved yet, its first training pass gives
-    them."""
+    old_logprobs: Float[Tensor, "K"] | FirstPass = FirstPass.GIVES_OLD_LOGPROBS
+    """Under the weights at the start of the step."""
     ref_logprobs: Float[Tensor, "K"] | None = None
     """Under the reference; None: there is no KL term."""
 
@@ -41,7 +47,7 @@ def prepare(
     from that very pass: an update of one optimizer step computes none here, whatever its number of iterations.
 
     Args:
-        policy: As the step found it.
+        policy: At the start of the step.
         steps: The rollout, packed.
         temperature: That of the rollout.
         with_reference: Also compute the reference's log-probs.
@@ -49,9 +55,12 @@ def prepare(
     Returns:
         Micro-batches by optimizer step; and the seconds spent, by metric name, for the passes that were needed.
     """
-    micros = [tuple(MicroBatch(batch=b, rows=rows_of(b).to(policy.device)) for b in step.batches) for step in steps]
+    micros = [
+        tuple(MicroBatch(batch=b, tokens=flatten_completions(b).to(policy.device)) for b in step.batches)
+        for step in steps
+    ]
     seconds: dict[str, float] = {}
-    # by what any process learns from: the policy moves here, too, where this one has nothing to read
+    # by what any rank learns from: the policy moves here, too, where this rank has nothing to read
     first = next((i for i, step in enumerate(steps) if step.learns), len(micros))
     if any(micros[first + 1 :]):
         start = time.perf_counter()

@@ -1,6 +1,6 @@
-"""Which checkpoint folders are whole: writing the manifest, checking it, finding the newest.
+"""Which checkpoint folders are complete: writing the manifest, checking it, finding the newest.
 
-A folder is whole when it holds a manifest, written last, whose every file is there with its size (and, for small
+A folder is complete when it holds a manifest, written last, whose every file is there with its size (and, for small
 files, its SHA-256). Does not know what the files mean.
 """
 
@@ -20,13 +20,13 @@ HASHED_BYTES = 1 << 20
 _NAME = re.compile(r"(?:\.old-)?step-(\d+)")
 
 
-def seal(folder: Path) -> None:
+def finalize(folder: Path) -> None:
     """Flush every file of a folder to the disk and write its manifest last.
 
     Raises:
         OSError: The disk is full, or a file cannot be read back.
     """
-    files = {str(path.relative_to(folder)): _facts(path) for path in _files(folder)}
+    files = {str(path.relative_to(folder)): _record(path) for path in _files(folder)}
     for name in files:
         sync(folder / name)
     manifest = folder / MANIFEST
@@ -47,11 +47,11 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def why_not_whole(folder: Path) -> str | None:
-    """Say what is wrong with a checkpoint folder; None when it is whole."""
+def why_incomplete(folder: Path) -> str | None:
+    """Say what is wrong with a checkpoint folder; None when it is complete."""
     try:
         expected = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
-        wrong = (_difference(folder / name, facts) for name, facts in expected.items())
+        wrong = (_difference(folder / name, record) for name, record in expected.items())
         return next((text for text in wrong if text), None)
     except FileNotFoundError:
         return f"{MANIFEST} is missing: the save was interrupted" if folder.is_dir() else "there is no such folder"
@@ -59,8 +59,8 @@ def why_not_whole(folder: Path) -> str | None:
         return f"{MANIFEST} cannot be read: {error}"
 
 
-def whole_checkpoints(folder: Path) -> dict[int, Path]:
-    """Find the whole checkpoints of a run.
+def complete_checkpoints(folder: Path) -> dict[int, Path]:
+    """Find the complete checkpoints of a run.
 
     Args:
         folder: The run's ``checkpoints`` folder; need not exist.
@@ -71,21 +71,21 @@ def whole_checkpoints(folder: Path) -> dict[int, Path]:
     found: dict[int, Path] = {}
     for path in [*folder.glob("step-*"), *folder.glob(".old-step-*")]:
         match = _NAME.fullmatch(path.name)
-        if match and int(match[1]) not in found and why_not_whole(path) is None:
+        if match and int(match[1]) not in found and why_incomplete(path) is None:
             found[int(match[1])] = path
     return dict(sorted(found.items()))
 
 
 def latest(folder: Path) -> Path | None:
-    """Find the newest whole checkpoint of a run; None when there is none."""
-    return next(reversed(whole_checkpoints(folder).values()), None)
+    """Find the newest complete checkpoint of a run; None when there is none."""
+    return next(reversed(complete_checkpoints(folder).values()), None)
 
 
 def _files(folder: Path) -> Iterator[Path]:
     return (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != MANIFEST)
 
 
-def _facts(path: Path) -> dict[str, int | str]:
+def _record(path: Path) -> dict[str, int | str]:
     size = path.stat().st_size
     return {"bytes": size} if size > HASHED_BYTES else {"bytes": size, "sha256": _hash(path)}
 
@@ -94,11 +94,11 @@ def _hash(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _difference(path: Path, facts: dict[str, int | str]) -> str | None:
+def _difference(path: Path, record: dict[str, int | str]) -> str | None:
     if not path.is_file():
         return f"{path.name} is missing"
-    if path.stat().st_size != facts["bytes"]:
-        return f"{path.name} has {path.stat().st_size} bytes instead of {facts['bytes']}"
-    if "sha256" in facts and _hash(path) != facts["sha256"]:
+    if path.stat().st_size != record["bytes"]:
+        return f"{path.name} has {path.stat().st_size} bytes instead of {record['bytes']}"
+    if "sha256" in record and _hash(path) != record["sha256"]:
         return f"{path.name} is damaged: its SHA-256 is not that of the manifest"
     return None
