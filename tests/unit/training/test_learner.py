@@ -36,7 +36,7 @@ def test_the_schedule_spans_all_optimizer_steps_of_the_run(policy):
 
 
 def test_the_optimizer_reads_the_train_section_itself(policy):
-    train = Train(optim="sgd", weight_decay=0.1, adam_beta1=0.8, max_grad_norm=0.5)
+    train = Train(optim="sgd", weight_decay=0.1, max_grad_norm=0.5)
     learner = learner_of(policy, train=train)
     learner.start(1)
     assert learner.optimizer.settings is train
