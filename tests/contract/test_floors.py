@@ -9,8 +9,8 @@ import mmgrpo
 
 PACKAGE = Path(mmgrpo.__file__).resolve().parent
 FLOORS = [
-    {"errors"},
-    {"types", "config", "addresses", "metrics"},
+    {"errors", "metrics"},
+    {"types", "config", "addresses"},
     {"plugins"},
     {"grpo", "parallel", "data", "media", "reward", "observe"},
     {"policy"},
