@@ -110,12 +110,13 @@ def _short(target: str | Path) -> str:
     return "-".join(path.absolute().parts[-2:]) if path.is_dir() else str(target)
 
 
-def merge(run: str | Path, out: str | Path) -> Path:
+def merge(run: str | Path, out: str | Path, *, dtype: str = "auto") -> Path:
     """Fold the adapter of a run into its base model: a plain folder that every tool loads.
 
     Args:
         run: A run folder or a checkpoint inside one.
         out: The folder to write; must be empty or not there.
+        dtype: Of the merged weights: auto (that of the base), float32, bfloat16 or float16.
 
     Returns:
         ``out``.
@@ -124,7 +125,7 @@ def merge(run: str | Path, out: str | Path) -> Path:
         CheckpointError: There is no whole checkpoint, or ``out`` is in use.
     """
     with quiet_bars():
-        return merge_adapter(Path(run), Path(out))
+        return merge_adapter(Path(run), Path(out), dtype=dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

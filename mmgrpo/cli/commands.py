@@ -172,12 +172,14 @@ def _config(arguments: argparse.Namespace) -> int:
 def _merge_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN_FOLDER", help="a run folder, or one of its checkpoints")
     parser.add_argument("out", metavar="OUT", help="folder for the merged model; must not exist")
+    dtypes = ("auto", "float32", "bfloat16", "float16")
+    parser.add_argument("--dtype", choices=dtypes, default="auto", help="of the merged weights (auto: the base's)")
 
 
 def _merge(arguments: argparse.Namespace) -> int:
     from mmgrpo import api
 
-    print(api.merge(arguments.run, arguments.out))
+    print(api.merge(arguments.run, arguments.out, dtype=arguments.dtype))
     return 0
 
 

@@ -19,7 +19,8 @@ class Lora(Section):
     dropout: Float = Field(default=0.0, ge=0, lt=1)
     """Above 0 the ratio at the first step is not exactly 1 any more; a warning says so."""
     targets: tuple[str, ...] = ("language",)
-    """Parts (language, vision, projector, audio), "all-linear", or names of linear layers (q_proj, …)."""
+    """Parts (language, vision, projector, audio), "all-linear", or names of linear layers (q_proj, …). The last two
+    reach encoders only where ``model.freeze`` sets these free, or a part or a layer's full name is given."""
     rslora: bool = False
     """Scale by alpha / sqrt(r), which keeps large ranks stable."""
     modules_to_save: tuple[str, ...] = ()

@@ -31,14 +31,10 @@ def test_w07_a_replaced_attention_is_told_in_a_sentence_and_can_be_set_back(tiny
     assert written(policy, prompt) == before
 
 
-@pytest.mark.parametrize("tune", ["lora", "full"])
 def test_r309_features_are_computed_anew_after_weights_change_behind_the_version_counter(
-    tune, tiny_policy, make_prompt, make_picture
+    tiny_policy, make_prompt, make_picture
 ):
-    lora = {"lora": Lora(r=4)} if tune == "lora" else {}
-    policy = tiny_policy(
-        sharp=False, tune=tune, freeze=Freeze(language=tune == "full", projector=tune == "lora"), **lora
-    )
+    policy = tiny_policy(sharp=False, tune="lora", lora=Lora(r=4), freeze=Freeze())
     policy.module.feature_cache = FeatureCache(10**8)
     prompt = make_prompt(policy, images=[make_picture()])
     first = policy.module.encode_media([prompt])[0].embeddings

@@ -138,6 +138,7 @@ def _family(
         count_features=count,
         language_inputs=deepstack_inputs,
         row_positions=_row_positions,
+        unused_weights=("talker.", "token2wav.", "code2wav."),
         audio_in_video=True,
         set_pixel_limits=set_pixel_limits,
         tiny=tiny,

@@ -85,6 +85,8 @@ class FamilySpec:
     """What the family does after its LM head (soft-capping, scaling), given logits and model config."""
     never_trained: tuple[str, ...] = ()
     """Prefixes of parameters that never learn (tables of sines), whatever ``model.freeze`` says."""
+    unused_weights: tuple[str, ...] = ()
+    """Prefixes of weights that its checkpoints have and its model does not use (a speech decoder)."""
     audio_in_video: bool = False
     """Whether a video's audio stands inside the video, moment by moment, where the processor can lay it out so."""
     counts_images: bool = False

@@ -117,8 +117,8 @@ def settings_of(folder: Path) -> Model:
         raise CheckpointError(explain("No policy in this folder", where=str(folder), expected="config.json"))
     if (folder / SETTINGS).is_file():
         settings = Model(**json.loads((folder / SETTINGS).read_text(encoding="utf-8")))
-        lora = (settings.lora or Lora()).model_copy(update={"adapter": str(folder)})
-        return settings.model_copy(update={"lora": lora})
+        # its own files know rank, scale and layers
+        return settings.model_copy(update={"lora": Lora(adapter=str(folder))})
     base = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8")).get("base_model_name_or_path")
     if not base:
         raise CheckpointError(

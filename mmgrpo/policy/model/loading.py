@@ -18,7 +18,8 @@ from mmgrpo.policy.attention.interface import NAME, register_attention
 from mmgrpo.policy.families.registry import family_of, tiny_names
 from mmgrpo.policy.families.spec import FamilySpec, LoadedFamily
 from mmgrpo.policy.model.checkpoint import friendly_errors, require_bitsandbytes
-from mmgrpo.policy.model.processors import limit_pixels, load_processor, set_template
+from mmgrpo.policy.model.processors import load_processor, prepare_processor
+from mmgrpo.policy.model.saved_weights import load_checkpoint_weights
 from mmgrpo.policy.patches import decoder_of, fuse_norms, project_patches
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -84,8 +85,7 @@ def load_model(settings: Model) -> LoadedModel:
     else:
         processor = load_processor(settings)
         model, family = _checkpoint(settings, dtype)
-    set_template(processor, settings)
-    limit_pixels(processor, family, settings)
+    processor = prepare_processor(processor, family, settings)
     silence_dropout(model)
     project_patches(model)
     fuse_norms(model)
@@ -128,7 +128,8 @@ def _checkpoint(settings: Model, dtype: torch.dtype) -> tuple[Any, FamilySpec]:
                 load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype
             )
         loader = getattr(transformers, family.model_class)
-        return loader.from_pretrained(settings.name, dtype=dtype, **arguments), family
+        where = f"model.name: {settings.name}"
+        return load_checkpoint_weights(loader, settings.name, family, where=where, dtype=dtype, **arguments), family
 
 
 def silence_dropout(model: nn.Module) -> None:
@@ -177,8 +178,7 @@ def load_outline(settings: Model) -> ModelOutline:
         build = getattr(loader, "from_config", None) or loader._from_config
         with torch.device("meta"):
             model = build(config)
-    set_template(processor, settings)
-    limit_pixels(processor, family, settings)
+    processor = prepare_processor(processor, family, settings)
     return ModelOutline(
         model=model, processor=processor, family=family, family_info=LoadedFamily(spec=family, config=config)
     )

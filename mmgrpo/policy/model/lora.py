@@ -6,56 +6,92 @@ Only this file knows peft's configuration.
 from __future__ import annotations
 
 import contextlib
+import warnings
+from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from mmgrpo.config.model import Freeze, Lora
 from mmgrpo.errors import ConfigError, explain
 from mmgrpo.policy.families.spec import FamilySpec
 from mmgrpo.policy.model.parts import PartCount, bare_name, count_parts, linear_layers, whole_modules
+from mmgrpo.policy.model.saved_weights import (
+    SavedAdapter,
+    load_adapter_weights,
+    read_adapter,
+    refuse_contradictions,
+    targeted_layers,
+)
 from mmgrpo.policy.patches import suppress_peft_warnings
 
 _PARTS = ("language", "vision", "projector", "audio")
 
 
-def target_names(model: Any, family: FamilySpec, targets: tuple[str, ...]) -> list[str]:
-    """Turn ``lora.targets`` into names of linear layers.
+def target_names(model: Any, family: FamilySpec, targets: tuple[str, ...], freeze: Freeze) -> list[str]:
+    """Turn ``lora.targets`` into names of layers.
 
     Args:
         model: The bare model.
         family: Its record.
-        targets: Parts, "all-linear", or (ends of) layer names.
+        targets: Parts, "all-linear", or (ends of) layer names. The last two reach the language model, the parts that
+            are named beside, and those that ``freeze`` sets free: encoders have layers of the same names.
+        freeze: ``model.freeze``.
 
     Returns:
         Full names of layers.
 
     Raises:
-        ConfigError: A target that names no layer.
+        ConfigError: A target that names no layer, or layers of frozen parts alone.
     """
     chosen: dict[str, None] = {}
-    everything = linear_layers(model, family, _PARTS)
+    free = {"language", *targets, *(part for part in _PARTS if not getattr(freeze, part))} & set(_PARTS)
+    left: Counter[str] = Counter()
     for target in targets:
-        if target == "all-linear":
-            names = everything
-        elif target in _PARTS:
-            names = linear_layers(model, family, [target])
+        if target == "all-linear" or target in _PARTS:
+            names = linear_layers(model, family, free if target == "all-linear" else [target])
         else:
-            names = _layers_called(model, target)
+            matching = _layers_called(model, target)
+            names = [n for n in matching if n == target or family.part_of(f"{n}.weight") in free]
+            left.update(family.part_of(f"{n}.weight") for n in set(matching) - set(names))
         if not names:
-            ends = sorted({n.rsplit(".", 1)[-1] for n in everything})
-            raise ConfigError(
-                explain(
-                    f"LoRA target {target!r} names no linear layer of this model",
-                    where="model.lora.targets",
-                    expected=f"a part ({', '.join(_PARTS)}), all-linear, or one of {', '.join(ends)}",
-                )
-            )
+            raise _no_layer(model, family, target, left)
         chosen.update(dict.fromkeys(names))
+    if left:
+        parts = ", ".join(f"{count} layers of {part}" for part, count in left.items())
+        warnings.warn(
+            explain(
+                "LoRA targets name layers of frozen parts, too; these get no adapter",
+                where="model.lora.targets",
+                got=parts,
+                fix=f"Nothing, if they shall stay frozen; else set model.freeze.{next(iter(left))}: false.",
+            ),
+            stacklevel=2,
+        )
     return list(chosen)
+
+
+def _no_layer(model: Any, family: FamilySpec, target: str, frozen: Counter[str]) -> ConfigError:
+    if frozen:
+        part = next(iter(frozen))
+        return ConfigError(
+            explain(
+                f"LoRA target {target!r} names layers of a frozen part alone",
+                where="model.lora.targets",
+                got=f"{frozen[part]} layers of {part}",
+                fix=f"Set model.freeze.{part}: false, or name the part among the targets.",
+            )
+        )
+    ends = sorted({n.rsplit(".", 1)[-1] for n in linear_layers(model, family, _PARTS)})
+    return ConfigError(
+        explain(
+            f"LoRA target {target!r} names no linear layer of this model",
+            where="model.lora.targets",
+            expected=f"a part ({', '.join(_PARTS)}), all-linear, or one of {', '.join(ends)}",
+        )
+    )
 
 
 def _layers_called(model: Any, target: str) -> list[str]:
@@ -89,23 +125,44 @@ def add_adapters(model: Any, family: FamilySpec, settings: Lora, freeze: Freeze)
     """
     from peft import get_peft_model
 
-    config = _read_config(settings.adapter) if settings.adapter else _fresh_config(model, family, settings)
+    saved = _continued(model, family, settings, freeze) if settings.adapter else None
+    config = saved.config if saved else _fresh_config(model, family, settings, freeze)
     requested = {part for part in ("vision", "projector", "audio") if not getattr(freeze, part)}
-    reached = {family.part_of(f"{name}.weight") for name in _targeted(model, config)}
-    whole = whole_modules(model, family, requested - reached)
+    reached = {family.part_of(f"{name}.weight") for name in targeted_layers(model, config)}
+    whole = [*whole_modules(model, family, requested - reached), *settings.modules_to_save]
+    before = set(config.modules_to_save or ()) if saved else set()
     config.modules_to_save = sorted({*(config.modules_to_save or ()), *whole}) or None
-    with suppress_peft_warnings():
-        wrapped = get_peft_model(model, config)
-    if settings.adapter:
-        _load_adapter(wrapped, settings.adapter)
+    try:
+        with suppress_peft_warnings():
+            wrapped = get_peft_model(model, config)
+        if saved:
+            load_adapter_weights(wrapped, saved.weights, also=set(whole) - before)
+    except (ValueError, RuntimeError, KeyError) as error:
+        raise ConfigError(
+            explain(
+                "The adapter does not fit this model",
+                where=f"model.lora.adapter: {settings.adapter}" if saved else "model.lora",
+                got=str(error).strip().splitlines()[0],
+                fix="Name the base model that the adapter was trained on." if saved else "",
+            )
+        ) from error
     _drop_only_in_training(model)
     _require_trained(count_parts(model, family), requested)
     return wrapped
 
 
-def _fresh_config(model: Any, family: FamilySpec, settings: Lora) -> Any:
-    from peft import LoraConfig
+def _continued(model: Any, family: FamilySpec, settings: Lora, freeze: Freeze) -> SavedAdapter:
+    saved = read_adapter(str(settings.adapter), model, family)
+    named = "targets" in settings.model_fields_set and settings.targets != Lora().targets
+    targets = target_names(model, family, settings.targets, freeze) if named else None
+    refuse_contradictions(settings, saved, targets)
+    _require_modules(model, settings)
+    if "dropout" in settings.model_fields_set:  # of this run's passes, not of the adapter
+        saved.config.lora_dropout = settings.dropout
+    return saved
 
+
+def _require_modules(model: Any, settings: Lora) -> None:
     names = [name for name, _ in model.named_modules()]
     for wanted in settings.modules_to_save:
         if not any(name == wanted or name.endswith(f".{wanted}") for name in names):
@@ -116,59 +173,21 @@ def _fresh_config(model: Any, family: FamilySpec, settings: Lora) -> Any:
                     expected="the name of a module, for example lm_head",
                 )
             )
+
+
+def _fresh_config(model: Any, family: FamilySpec, settings: Lora, freeze: Freeze) -> Any:
+    from peft import LoraConfig
+
+    _require_modules(model, settings)
     return LoraConfig(
         r=settings.r,
         lora_alpha=settings.alpha,  # type: ignore[arg-type]  # peft accepts fractions
         lora_dropout=settings.dropout,
         use_rslora=settings.rslora,
-        target_modules=target_names(model, family, settings.targets),
+        target_modules=target_names(model, family, settings.targets, freeze),
         modules_to_save=list(settings.modules_to_save) or None,
         bias="none",
     )
-
-
-def _read_config(adapter: str) -> Any:
-    from peft import PeftConfig
-
-    try:
-        config = PeftConfig.from_pretrained(adapter)
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise ConfigError(
-            explain(
-                "The adapter cannot be loaded",
-                where=f"model.lora.adapter: {adapter}",
-                expected="a folder with adapter_config.json and adapter_model.safetensors, or a hub id",
-                got=str(error).strip().splitlines()[0],
-            )
-        ) from error
-    config.inference_mode = False
-    config.base_model_name_or_path = None  # the YAML names the base; a folder may have moved
-    return config
-
-
-def _load_adapter(wrapped: Any, adapter: str) -> None:
-    from peft import load_peft_weights, set_peft_model_state_dict
-
-    try:
-        unexpected = set_peft_model_state_dict(wrapped, load_peft_weights(adapter, device="cpu")).unexpected_keys
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        unexpected = [str(error).strip().splitlines()[0]]
-    if unexpected:
-        raise ConfigError(
-            explain(
-                "The adapter does not fit this model",
-                where=f"model.lora.adapter: {adapter}",
-                got=", ".join(unexpected[:3]),
-                fix="Name the base model that the adapter was trained on.",
-            )
-        )
-
-
-def _targeted(model: Any, config: Any) -> list[str]:
-    """Names of the layers that get an adapter."""
-    from peft.tuners.tuners_utils import check_target_module_exists
-
-    return [name for name, _ in model.named_modules() if check_target_module_exists(config, name)]
 
 
 def _require_trained(counts: Sequence[PartCount], requested: set[str]) -> None:
@@ -215,13 +234,14 @@ def is_fresh(model: Any) -> bool:
     return all(not bool(p.any()) for n, p in model.named_parameters() if ".lora_B." in n or ".lora_embedding_B." in n)
 
 
-def merged_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def merged_weights(model: nn.Module, *, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
     """All weights of a model by bare name, with what adapters add.
 
-    W = W_base + scale * B A, added in float32 and rounded once to the type of the base.
+    W = W_base + scale * B A, added in float32 and rounded once to the type of the base, or to ``dtype``.
 
     Args:
         model: The bare model, with or without adapters injected.
+        dtype: Of the weights given; None keeps that of the base.
 
     Yields:
         Names and tensors, exactly those of the model's ``state_dict()`` before adapters.
@@ -234,14 +254,29 @@ def merged_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
             owner = name.rpartition(".")[0]
             weight = _plain(layers[owner], name, tensor)
             if name.endswith(".base_layer.weight"):
-                weight = _merged(layers[owner.removesuffix(".base_layer")], weight)
-            yield bare_name(name), weight
+                weight = _merged(layers[owner.removesuffix(".base_layer")], weight).to(dtype or weight.dtype)
+            yield bare_name(name), weight.to(dtype) if dtype and weight.is_floating_point() else weight
+
+
+@torch.no_grad()
+def fraction_kept(model: nn.Module, dtype: torch.dtype) -> float:
+    """Tell which fraction of the weights that adapters move is still moved after rounding to ``dtype``; 1: all."""
+    moved = kept = 0
+    for layer in model.modules():
+        if not hasattr(layer, "get_delta_weight") or not any(a in layer.scaling for a in layer.active_adapters):
+            continue
+        base: Any = layer.base_layer
+        weight = _plain(base, "weight", base.weight.data)
+        total = _merged(layer, weight)
+        moved += int((total != weight.float()).sum())
+        kept += int((total.to(dtype) != weight.to(dtype)).sum())
+    return kept / moved if moved else 1.0
 
 
 def _plain(owner: Any, name: str, tensor: Tensor) -> Tensor:
     """Undo the packing of a 4-bit weight; any other is returned as it is."""
     quantised = getattr(getattr(owner, "weight", None), "quant_state", None)
-    if quantised is None or not name.endswith(".weight"):
+    if quantised is None or not name.endswith("weight"):
         return tensor
     from bitsandbytes.functional import dequantize_4bit
 
@@ -253,4 +288,4 @@ def _merged(layer: Any, base: Tensor) -> Tensor:
     for adapter in layer.active_adapters:
         if adapter in layer.scaling:
             total = total + layer.get_delta_weight(adapter).float()
-    return total.to(base.dtype)
+    return total

@@ -7,6 +7,7 @@ beyond where its checkpoints keep the policy.
 from __future__ import annotations
 
 import copy
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,15 @@ from torch import Tensor, nn
 
 from mmgrpo.errors import CheckpointError, explain
 from mmgrpo.policy.model.checkpoint import find_policy_folder, settings_of
+from mmgrpo.policy.model.loading import choose_dtype
+from mmgrpo.policy.model.lora import fraction_kept
 from mmgrpo.policy.model.policy import Policy, load_policy
 
+MIN_FRACTION_KEPT = 0.95
+"""A merge that rounds more of the adapter away is told."""
 
-def merge_adapter(source: Policy | Path | str, out: Path | str) -> Path:
+
+def merge_adapter(source: Policy | Path | str, out: Path | str, *, dtype: str = "auto") -> Path:
     """Write a plain transformers folder in which the adapter is part of the weights, with the processor.
 
     W = W_base + scale * B A for every adapted layer. Where an adapter moved the embeddings and the LM head apart, the
@@ -27,6 +33,8 @@ def merge_adapter(source: Policy | Path | str, out: Path | str) -> Path:
     Args:
         source: A policy, or a folder: a run, a checkpoint, or the policy's folder in it.
         out: Where to write; must be empty or not there.
+        dtype: Of the merged weights: auto (that of the base), float32, bfloat16 or float16. What a small adapter adds
+            may be lost in rounding to a half precision; a warning says how much.
 
     Returns:
         ``out``.
@@ -41,16 +49,29 @@ def merge_adapter(source: Policy | Path | str, out: Path | str) -> Path:
             explain("The folder for the merged model is not empty", where=str(out), fix="Name another folder.")
         )
     policy = source if isinstance(source, Policy) else load_policy(settings_of(find_policy_folder(Path(source))))
-    plain = merged_model(policy)
+    wanted = policy.dtype if dtype == "auto" else choose_dtype(dtype, policy.device)
+    kept = fraction_kept(policy.model, wanted)
+    if kept < MIN_FRACTION_KEPT:
+        warnings.warn(
+            explain(
+                "Rounding loses a part of what the adapter adds",
+                where=str(out),
+                got=f"{kept:.0%} of the weights that it moves are moved in {str(wanted).removeprefix('torch.')}",
+                fix="Merge in float32 (dtype: float32), or load base and adapter.",
+            ),
+            stacklevel=2,
+        )
+    plain = merged_model(policy, dtype=wanted)
     plain.save_pretrained(out)
     policy.processor.save_pretrained(out)
     return out
 
 
-def merged_model(policy: Policy) -> Any:
+def merged_model(policy: Policy, *, dtype: torch.dtype | None = None) -> Any:
     """Build a plain model of the policy's class around the merged weights, which it shares where nothing changed."""
-    weights = dict(policy.named_weights())
+    weights = dict(policy.named_weights(dtype=dtype))
     config = copy.deepcopy(policy.model.config)
+    config.dtype = dtype or policy.dtype
     if hasattr(config, "quantization_config"):
         del config.quantization_config  # the weights below are whole again
     if not _still_tied(policy.model, weights):

@@ -23,7 +23,8 @@ from mmgrpo.policy.model.checkpoint import write_settings
 from mmgrpo.policy.model.forward import PackedForward, TokenStats
 from mmgrpo.policy.model.loading import load_model
 from mmgrpo.policy.model.lora import add_adapters, is_fresh, merged_weights
-from mmgrpo.policy.model.parts import PartCount, count_parts, freeze_parts
+from mmgrpo.policy.model.parts import PartCount, bare_name, count_parts, freeze_parts
+from mmgrpo.policy.model.saved_weights import load_adapter_weights, load_checkpoint_weights, rename_modules
 from mmgrpo.policy.patches import enable_gradient_checkpointing
 from mmgrpo.types import Batch
 
@@ -93,9 +94,9 @@ class Policy:
         """Names and parameters that learn."""
         return [(n, p) for n, p in self.model.named_parameters() if p.requires_grad]
 
-    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+    def named_weights(self, *, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         """All weights by the base model's names, adapters added in once, for an engine in another process."""
-        yield from merged_weights(self.model)
+        yield from merged_weights(self.model, dtype=dtype)
 
     def parts(self) -> list[PartCount]:
         """Parameters per part, for the table at the start of a run."""
@@ -194,7 +195,14 @@ class Policy:
                 self._load_adapter_from(folder)
             else:
                 # transformers renames weights on their way to disk: let it find them again
-                saved = type(self.model).from_pretrained(folder, dtype=self.dtype)
+                saved = load_checkpoint_weights(
+                    type(self.model),
+                    str(folder),
+                    self.family,
+                    where=str(folder),
+                    error=CheckpointError,
+                    dtype=self.dtype,
+                )
                 self.model.load_state_dict(saved.state_dict())
         except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
             raise CheckpointError(
@@ -202,11 +210,10 @@ class Policy:
             ) from error
 
     def _load_adapter_from(self, folder: Path) -> None:
-        from peft import load_peft_weights, set_peft_model_state_dict
+        from peft import load_peft_weights
 
-        found = set_peft_model_state_dict(self.adapters, load_peft_weights(str(folder), device="cpu"))
-        if found.unexpected_keys:
-            raise KeyError(f"unexpected {found.unexpected_keys[:3]}")
+        names = {bare_name(f"{name}.").removesuffix(".") for name, _ in self.model.named_modules()}
+        load_adapter_weights(self.adapters, rename_modules(load_peft_weights(str(folder), device="cpu"), names))
 
 
 def _layout(family: FamilySpec, settings: Model) -> Layout:
@@ -240,7 +247,7 @@ def load_policy(settings: Model) -> Policy:
     if settings.lora is not None:
         adapters = add_adapters(loaded.model, loaded.family, settings.lora, settings.freeze)
         adapters.peft_config["default"].base_model_name_or_path = settings.name
-        if settings.lora.dropout > 0:
+        if adapters.peft_config["default"].lora_dropout > 0:
             warnings.warn(DROPOUT_WARNING, stacklevel=2)
     policy = Policy(loaded.model, loaded.processor, loaded.family, settings, adapters)
     policy.freeze_as_configured()

@@ -16,6 +16,8 @@ from mmgrpo.errors import ConfigError, ProcessorError, explain
 from mmgrpo.policy.families.spec import FamilySpec
 from mmgrpo.policy.model.checkpoint import friendly_errors, require_checkpoint
 
+_PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
+
 
 def load_processor(settings: Model) -> Any:
     """Load the processor (or tokenizer) of a hub id or a folder.
@@ -33,7 +35,31 @@ def load_processor(settings: Model) -> Any:
     return processor
 
 
-def set_template(processor: Any, settings: Model) -> None:
+def prepare_processor(processor: Any, family: FamilySpec, settings: Model) -> Any:
+    """Choose between the base's processor and the one saved with an adapter, and write the YAML's settings into it.
+
+    An adapter's own processor has the limits that it was trained at; ``model.max_pixels`` and its like go before them.
+
+    Args:
+        processor: Of the base model.
+        family: The base's record.
+        settings: The ``model`` section.
+
+    Raises:
+        ConfigError: A processor or the Jinja file cannot be read, or the family's processor has no such limits.
+    """
+    adapter = settings.lora.adapter if settings.lora is not None else None
+    if adapter is not None and any((Path(adapter) / name).is_file() for name in _PROCESSOR_FILES):
+        with friendly_errors(settings):
+            processor = transformers.AutoProcessor.from_pretrained(
+                adapter, trust_remote_code=settings.trust_remote_code
+            )
+    _set_template(processor, settings)
+    _limit_pixels(processor, family, settings)
+    return processor
+
+
+def _set_template(processor: Any, settings: Model) -> None:
     """Give the processor the YAML's chat template, if there is one; saving the processor keeps it.
 
     Raises:
@@ -60,7 +86,7 @@ def _require_template(processor: Any, settings: Model) -> None:
     )
 
 
-def limit_pixels(processor: Any, family: FamilySpec, settings: Model) -> None:
+def _limit_pixels(processor: Any, family: FamilySpec, settings: Model) -> None:
     """Apply ``model.min_pixels`` and ``model.max_pixels``.
 
     Raises:
