@@ -1,7 +1,7 @@
 # One command per job; each makes .venv and installs first if that has not been done.
 #   make quickstart    train the tiny counting model and print what it learned
 #   make test          all tests that CI runs
-#   make check         ruff and pyright: the one check command before a commit
+#   make check         ruff, pyright and vulture: the one check command before a commit
 
 PYTHON ?= python3
 VENV := .venv
@@ -42,6 +42,7 @@ check: install
 	$(RUN)/ruff check .
 	$(RUN)/ruff format --check .
 	$(RUN)/pyright
+	$(RUN)/vulture
 
 fuzz: install
 	$(RUN)/python -m pytest -m fuzz

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from mmgrpo.config.base import Section
-from mmgrpo.config.keys import ConfigKey, all_keys, describe, is_list, one_line
+from mmgrpo.config.keys import ConfigKey, all_keys, always_there, describe, is_list, one_line
 from mmgrpo.config.schema import Config
 from mmgrpo.config.warm_start import WarmStart
 from mmgrpo.config.yaml_text import to_block, to_flow
@@ -191,7 +191,7 @@ def schema_markdown() -> str:
         Markdown, one table per section.
     """
     sections = dict.fromkeys(key.section for key in all_keys())
-    return "\n".join([_HEAD, *(_table(section) for section in sections)])
+    return "\n".join([_HEAD.format(always=len(always_there())), *(_table(section) for section in sections)])
 
 
 def _table(section: type[Section]) -> str:
@@ -225,11 +225,13 @@ def _default(key: ConfigKey) -> str:
 
 _HEAD = """# Configuration
 
-Every key of the YAML. This page is written from the schema by `make docs`; a test keeps it up to date.
+Every key of the YAML. {always} keys are always there; the others exist under the variant or section that they belong
+to ("Only with …"), and are refused elsewhere, where they would do nothing. This page is written from
+the schema by `make docs`; a test keeps it up to date.
 
-A value is one key away: `mmgrpo train my.yaml loss.beta=0.01` on the command line, `train={"num_steps": 20}` in
+A value is one key away: `mmgrpo train my.yaml loss.beta=0.01` on the command line, `train={{"num_steps": 20}}` in
 Python. `mmgrpo config my.yaml` prints the resolved tree. Numbers are read as YAML 1.2 reads them (`1e-6` is a number,
-and so is `1_000`); only `true` and `false` are booleans; `${NAME}` is not expanded; a file never runs code. In an
+and so is `1_000`); only `true` and `false` are booleans; `${{NAME}}` is not expanded; a file never runs code. In an
 override, a key that takes text takes it as it stands (`null` is null), and a number in a key is a position in a list:
 `rewards.0.weight=2`. Layers, lowest first: the file that `data.config` names, the YAML, the overrides. Mappings are
 merged key by key; where a section is chosen among several (`data.train`), choosing another replaces it whole.

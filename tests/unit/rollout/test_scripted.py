@@ -1,12 +1,9 @@
 """The shipped fake engine."""
 
-import doctest
-
 import pytest
 import torch
 
 from mmgrpo.errors import RolloutError
-from mmgrpo.rollout import scripted
 from mmgrpo.rollout.scripted import END, ScriptedEngine
 from mmgrpo.types import Prompt, Sample, Sampling
 
@@ -63,7 +60,3 @@ def test_with_a_tokenizer_its_tokens_and_its_end_are_used(tiny_policy):
     (completion,) = engine.generate([prompt("a")], [1], Sampling(max_completion_length=32))[0].completions
     assert completion.token_ids[-1] == tokenizer.eos_token_id
     assert tokenizer.decode(completion.token_ids[:-1]) == completion.text == "<answer>3</answer>"
-
-
-def test_the_example_runs():
-    assert doctest.testmod(scripted).failed == 0
