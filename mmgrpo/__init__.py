@@ -42,6 +42,7 @@ _HOMES = {
     "evaluate": "mmgrpo.api",
     "last_answer": "mmgrpo.reward.answers",
     "last_boxed": "mmgrpo.reward.answers",
+    "load": "mmgrpo.api",
     "load_config": "mmgrpo.config.load",
     "load_plugin": "mmgrpo.plugins",
     "load_reward": "mmgrpo.reward.loading",

@@ -34,6 +34,7 @@ from mmgrpo.observe.runfolder import RunFolder
 from mmgrpo.parallel.strategy import Single, Strategy
 from mmgrpo.plugins import load_object
 from mmgrpo.policy.model.forward import FeatureCache
+from mmgrpo.policy.model.loading import GivenModel
 from mmgrpo.policy.model.policy import Policy, load_policy
 from mmgrpo.reward.score import AnyReward, RewardSum
 from mmgrpo.rollout.local import LocalEngine
@@ -56,6 +57,7 @@ class UserInputs:
     rewards: Sequence[AnyReward] | None = None
     train_rows: Any = None
     eval_rows: Any = None
+    model: GivenModel | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +109,7 @@ def assemble(
     *,
     training: bool = True,
     fresh: bool = True,
+    needs_rows: bool = True,
     dist: Strategy | None = None,
 ) -> Assembly:
     """Load rows, rewards and policy, cheapest first, and check that they fit each other.
@@ -116,6 +119,7 @@ def assemble(
         inputs: Rewards, rows and a model handed over in Python.
         training: False: only what evaluation needs.
         fresh: False: the run is resumed, and has its warm start behind it.
+        needs_rows: False: without held-out rows there is just nothing to evaluate on.
         dist: The processes that share the work of each step; default: this one alone.
 
     Returns:
@@ -132,7 +136,13 @@ def assemble(
     if training:
         per_rank(config.train.prompts_per_step, dist.world_size, key="train.prompts_per_step")
     opened = open_all(
-        config, inputs.train_rows, inputs.eval_rows, base=loaded.folder, training=training, warm_start=fresh
+        config,
+        inputs.train_rows,
+        inputs.eval_rows,
+        base=loaded.folder,
+        training=training,
+        warm_start=fresh,
+        needs_rows=needs_rows,
     )
     rewards = open_rewards(loaded, inputs.rewards)
     rewards.gather = dist.all_gather
@@ -143,7 +153,7 @@ def assemble(
     verify = open_adapters(config.data, base=loaded.folder).verify
     share = Share(rank=dist.rank, world=dist.world_size, gather=dist.all_gather)
     left_out = verify_media(config.data, opened, verify, share=share)
-    policy = load_policy(config.model)
+    policy = load_policy(config.model, inputs.model)
     policy.module.check_media = config.checks.media_count
     policy.module.feature_cache = FeatureCache(config.cache.features_bytes)
     memory = open_memory(config, policy.processor, base=loaded.folder)

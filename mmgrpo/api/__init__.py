@@ -1,4 +1,4 @@
-"""The notebook face: train, evaluate, merge, and the run that training returns.
+"""The notebook face: train, load, evaluate, merge, and the run that training returns.
 
 Everything here can be called from a script, a cell or a thread; the command line calls it, too.
 """
@@ -6,7 +6,7 @@ Everything here can be called from a script, a cell or a thread; the command lin
 from __future__ import annotations
 
 from mmgrpo.api.handle import Run
-from mmgrpo.api.offline import evaluate, merge
+from mmgrpo.api.offline import evaluate, load, merge
 from mmgrpo.api.training import train
 
-__all__ = ["Run", "evaluate", "merge", "train"]
+__all__ = ["Run", "evaluate", "load", "merge", "train"]

@@ -73,7 +73,7 @@ def written(rewards: Rewards | None) -> tuple[dict[str, Any], Sequence[Any] | No
 
     Returns:
         A section of the configuration and None, where all of them can be written down (a run can then be resumed
-        from its folder alone); else no section, and the rewards as they are.
+        from its folder alone); else an empty section, and the rewards as they are.
 
     Example:
         >>> written(["rewards/format.py:think_answer", {"fn": "mine.py:short", "weight": 0.5}])[0]
@@ -94,7 +94,7 @@ def written(rewards: Rewards | None) -> tuple[dict[str, Any], Sequence[Any] | No
         not isinstance(reward, str | Mapping) or callable(reward.get("fn") if isinstance(reward, Mapping) else 0)
         for reward in listed
     ):
-        return {}, listed
+        return {"rewards": []}, listed  # the folder's configuration must not name others than were used
     return {"rewards": [{"fn": reward} if isinstance(reward, str) else dict(reward) for reward in listed]}, None
 
 

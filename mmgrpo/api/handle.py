@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
+
+import torch
 
 from mmgrpo.assemble import Assembly, open_evaluator
 from mmgrpo.data.mixture import AnySamples
@@ -16,7 +18,10 @@ from mmgrpo.observe.runfolder import RunFolder
 from mmgrpo.observe.sinks import read_rows
 from mmgrpo.policy.model.policy import Policy
 from mmgrpo.running.settings import sampling_of
-from mmgrpo.types import Sample
+from mmgrpo.types import Sample, ScoredGroup
+
+AnySample = Sample | Mapping[str, Any] | str
+"""What the policy can be asked: a sample, a row, or a text."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -90,18 +95,30 @@ class Run:
         assert samples is not None  # rows were given
         return samples
 
+    @overload
     def generate(
-        self, sample: Sample | Mapping[str, Any] | str, *, count: int = 1, temperature: float | None = None
-    ) -> list[str]:
+        self, sample: AnySample, *, count: int = 1, temperature: float | None = None, details: Literal[False] = False
+    ) -> list[str]: ...
+
+    @overload
+    def generate(
+        self, sample: AnySample, *, count: int = 1, temperature: float | None = None, details: Literal[True]
+    ) -> ScoredGroup: ...
+
+    def generate(
+        self, sample: AnySample, *, count: int = 1, temperature: float | None = None, details: bool = False
+    ) -> list[str] | ScoredGroup:
         """Let the policy write.
 
         Args:
             sample: A sample (``run.samples()[0]``), a row of the data, or a text that is asked as it stands.
             count: Completions, at least 1.
             temperature: 0 is greedy; None: greedy for one completion, the rollout's temperature for several.
+            details: Give the scored group instead of its texts: the prompt, token ids, log-probs (nats), status, and
+                what the run's rewards say. Of a bare text they say nothing.
 
         Returns:
-            The texts.
+            The texts, or the group.
 
         Raises:
             ConfigError: What is asked is none of these, or a number is out of its range.
@@ -114,9 +131,13 @@ class Run:
         _require("temperature", temperature, (int, float), least=0)
         sampling = replace(sampling_of(self.assembly.config.rollout), temperature=temperature, stream="generate")
         group = self.assembly.engine.generate([self.assembly.encode(asked, 0)], [count], sampling)[0]
-        return [c.text for c in group.completions]
+        if not details:
+            return [c.text for c in group.completions]
+        if isinstance(sample, str):
+            return ScoredGroup(group=group, totals=torch.full((count,), torch.nan, dtype=torch.float64), rewards={})
+        return self.assembly.rewards.score([group], step=self.steps, training=False)[0]
 
-    def _asked(self, sample: Sample | Mapping[str, Any] | str) -> Sample:
+    def _asked(self, sample: AnySample) -> Sample:
         if isinstance(sample, Sample):
             return sample
         if isinstance(sample, str):

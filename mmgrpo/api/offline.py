@@ -11,12 +11,13 @@ from typing import Any
 from rich.console import Console
 
 from mmgrpo.api.begin import Rewards, joined, nested, written
+from mmgrpo.api.handle import Run
 from mmgrpo.api.quiet import only_first, quiet_bars
 from mmgrpo.assemble import UserInputs, assemble, open_evaluator
 from mmgrpo.config.load import LoadedConfig, Overrides, resolve_config
 from mmgrpo.config.paths import find_file
-from mmgrpo.errors import ConfigError, explain
-from mmgrpo.evaluation.files import evaluation_name, free_name, write_evaluation
+from mmgrpo.errors import CheckpointError, ConfigError, explain
+from mmgrpo.evaluation.files import evaluation_name, free_name, read_evaluation, write_evaluation
 from mmgrpo.evaluation.results import Report
 from mmgrpo.evaluation.tables import table_rows
 from mmgrpo.observe.progress import Progress
@@ -91,6 +92,68 @@ def evaluate(
     if dist.is_main_process:
         _write(report, found, loaded, target, progress)
     return report
+
+
+def load(
+    run: str | Path,
+    *,
+    rewards: Rewards | None = None,
+    overrides: Overrides = (),
+    console: Console | None = None,
+) -> Run:
+    """Open a run that ended: its policy, rows, rewards and evaluations, as training returned them.
+
+    Args:
+        run: A run folder, or a checkpoint inside one; of a folder the newest checkpoint.
+        rewards: In place of those of the run, and needed for evaluations where these were Python objects.
+        overrides: Laid over its configuration: ``["model.device=cpu"]`` or a mapping.
+        console: Where to print; default: standard error.
+
+    Returns:
+        The run: evaluate it, let it write, look at its metrics.
+
+    Raises:
+        CheckpointError: There is no run there, or it has no checkpoint.
+        ConfigError: An override is wrong.
+
+    Example:
+        >>> run = load("runs/quickstart")                                            # doctest: +SKIP
+        >>> run.generate(run.samples()[0], details=True).rewards                     # doctest: +SKIP
+    """
+    found = _find(run, None)
+    if found.folder is None:
+        fix = "Name the folder that the run printed at its end."
+        raise CheckpointError(
+            explain("This is no run folder", where=str(run), expected="config.yaml, run.json", fix=fix)
+        )
+    section, python_rewards = written(rewards)
+    loaded = _overridden(found, None, joined(overrides, section))
+    if not loaded.config.rewards and python_rewards is None:
+        python_rewards = [_rewards_are_missing]
+    progress = Progress(show=loaded.config.observe.progress, console=console)
+    with quiet_bars():
+        assembly = assemble(loaded, UserInputs(rewards=python_rewards), training=False, needs_rows=False)
+    assembly.start_engine(found.step)
+    progress.say(f"{found.folder.path} as it was after step {found.step}")
+    return Run(
+        assembly=assembly,
+        folder=found.folder,
+        before=read_evaluation(found.folder, name=evaluation_name(0)),
+        after=read_evaluation(found.folder, name=evaluation_name(found.step)) if found.step else None,
+        steps=found.step,
+        seconds=0.0,
+        stopped=None,
+    )
+
+
+def _rewards_are_missing(completions: list[str]) -> list[float]:
+    raise ConfigError(
+        explain(
+            "The rewards of this run were Python objects, which no folder can hold",
+            where="rewards",
+            fix="Hand them over again: mmgrpo.load(run, rewards=[…]).",
+        )
+    )
 
 
 def _write(report: Report, found: _Found, loaded: LoadedConfig, target: str | Path, progress: Progress) -> None:

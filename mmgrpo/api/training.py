@@ -16,9 +16,11 @@ from mmgrpo.api.quiet import only_first, quiet_bars
 from mmgrpo.api.records import Records
 from mmgrpo.assemble import Assembly, UserInputs, assemble, assemble_run
 from mmgrpo.config.load import AnyConfig, Overrides
+from mmgrpo.errors import ConfigError, explain
 from mmgrpo.observe.progress import Progress
 from mmgrpo.observe.runfolder import RunFolder, create_run_folder, scratch_run_folder
 from mmgrpo.parallel.replicated import open_strategy
+from mmgrpo.policy.model.loading import GivenModel
 from mmgrpo.running.callback import OnStep, requested_names
 from mmgrpo.running.state import RunState
 from mmgrpo.running.stop import AnyRankStop, StopRequest
@@ -33,6 +35,7 @@ def train(
     rewards: Rewards | None = None,
     train_rows: Any = None,
     eval_rows: Any = None,
+    processor: Any = None,
     on_step: OnStep | None = None,
     resume: bool | str | Path | None = False,
     overrides: Overrides = (),
@@ -49,6 +52,8 @@ def train(
         train_rows: A list of rows, a ``datasets.Dataset`` or rows opened before, in place of ``data.train``.
         eval_rows: The same for ``data.eval``; they are evaluated on, with the defaults of ``eval:`` where there is no
             such section.
+        processor: Of a model that is handed over as ``model=``: a model of transformers that you have loaded, in
+            place of the one that ``model.name`` names. Training changes that very object.
         on_step: Called after each step with the number of steps done and the step's metrics, and by name with what its
             signature asks for of ``policy``, ``groups`` (the step's scored groups) and ``stats`` (of the update);
             returning False stops the run, and saves it.
@@ -72,9 +77,10 @@ def train(
         requested_names(on_step)  # refused now, not after the first step
     if eval_rows is not None:
         sections.setdefault("eval", {})
+    given = given_model(sections, processor)
     dist = open_strategy()
     loaded, folder = begin(config, overrides, {**sections, **section}, resume)
-    inputs = UserInputs(rewards=rewards, train_rows=train_rows, eval_rows=eval_rows)
+    inputs = UserInputs(rewards=rewards, train_rows=train_rows, eval_rows=eval_rows, model=given)
     loaded, console = only_first(loaded, console, dist)
     observe = loaded.config.observe
     progress = Progress(show=observe.progress, log_steps=observe.log_steps, console=console)
@@ -93,10 +99,32 @@ def train(
             on_step=on_step,
             checkpoint=checkpoint,
             resumed=resumed,
-            in_python=any(v is not None for v in (rewards, train_rows, eval_rows)),
+            in_python=any(v is not None for v in (rewards, train_rows, eval_rows, given)),
         )
         with progress, folder.held():
             return start.run()
+
+
+def given_model(sections: dict[str, Any], processor: Any) -> GivenModel | None:
+    """Take a model that was handed over out of the sections, where it stands as ``model=``.
+
+    Args:
+        sections: Of the configuration; a model in them is replaced by its name.
+        processor: The model's.
+
+    Raises:
+        ConfigError: One of the two is there without the other.
+    """
+    model = sections.get("model")
+    if not hasattr(model, "named_parameters"):  # a section, or nothing
+        if processor is None:
+            return None
+        raise ConfigError(explain("A processor is given without its model", fix="Pass model=, too."))
+    if processor is None:
+        fix = "Pass processor=, too: the one that you would prepare its inputs with."
+        raise ConfigError(explain("A model is given without its processor", got=type(model).__name__, fix=fix))
+    sections["model"] = {"name": getattr(model, "name_or_path", "") or type(model).__name__}
+    return GivenModel(model=model, processor=processor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +211,7 @@ class _Start:
 
     def _resume_command(self) -> str:
         if self.in_python:
-            return f"mmgrpo.train(resume={str(self.folder.path)!r}, …) with the same rewards and rows"
+            return f"mmgrpo.train(resume={str(self.folder.path)!r}, …) with the same rewards, rows and model"
         world_size = self.assembly.dist.world_size
         command = "mmgrpo" if world_size == 1 else f"torchrun --nproc-per-node {world_size} -m mmgrpo"
         return f"{command} train --resume {shlex.quote(str(self.folder.path))}"

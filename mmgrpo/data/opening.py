@@ -83,7 +83,14 @@ def open_samples(
 
 
 def open_all(
-    config: Config, train_rows: Any, eval_rows: Any, *, base: Path, training: bool, warm_start: bool
+    config: Config,
+    train_rows: Any,
+    eval_rows: Any,
+    *,
+    base: Path,
+    training: bool,
+    warm_start: bool,
+    needs_rows: bool = True,
 ) -> Opened:
     """Open the rows to train on, the held-out rows, and those of the warm start.
 
@@ -94,6 +101,7 @@ def open_all(
         base: Folder that relative paths start from.
         training: False: only what evaluation needs.
         warm_start: False: it is over.
+        needs_rows: False: held-out rows may be absent.
 
     Raises:
         ConfigError: Rows are needed and there are none.
@@ -101,7 +109,7 @@ def open_all(
     """
     data, warm = config.data, config.warm_start
     suites = config.eval.suites if config.eval else ()
-    needed = "data.eval" if (config.eval or not training) and not suites else ""
+    needed = "data.eval" if needs_rows and (config.eval or not training) and not suites else ""
     return Opened(
         suites={suite.name: _needed(data, suite.data, base, f"eval.suites ({suite.name})") for suite in suites},
         train=open_samples(data, data.train, train_rows, base=base, needed="data.train") if training else None,

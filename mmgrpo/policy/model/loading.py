@@ -36,6 +36,16 @@ class LoadedModel:
     device: torch.device
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenModel:
+    """A model and its processor that a user has loaded; training changes this very object."""
+
+    model: Any
+    """A model of transformers with its head, of a family that is known here."""
+    processor: Any
+    """Its processor, or the tokenizer of a text-only model."""
+
+
 def available_devices() -> dict[str, bool]:
     """Tell which devices this machine has, the one to prefer first."""
     return {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
@@ -63,11 +73,12 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if device.type == "cuda" and torch.cuda.is_bf16_supported() else torch.float32
 
 
-def load_model(settings: Model) -> LoadedModel:
+def load_model(settings: Model, given: GivenModel | None = None) -> LoadedModel:
     """Load model and processor.
 
     Args:
         settings: The ``model`` section.
+        given: A model that the user has loaded, in place of the one that ``model.name`` names.
 
     Returns:
         The model in eval mode with every dropout at zero, its processor and its family.
@@ -79,7 +90,11 @@ def load_model(settings: Model) -> LoadedModel:
     register_attention()
     device = choose_device(settings.device)
     dtype = choose_dtype(settings.dtype, device)
-    if settings.name.startswith("tiny:"):
+    if given is not None:
+        model, processor, family = given.model, given.processor, family_of(given.model.config.model_type)
+        if settings.dtype != "auto":
+            model = model.to(dtype)
+    elif settings.name.startswith("tiny:"):
         model, processor, family = _tiny(settings)
         model = model.to(dtype)
     else:

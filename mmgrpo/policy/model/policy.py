@@ -21,7 +21,7 @@ from mmgrpo.errors import CheckpointError, ConfigError, explain
 from mmgrpo.policy.families.spec import FamilySpec, Layout, LoadedFamily
 from mmgrpo.policy.model.checkpoint import write_settings
 from mmgrpo.policy.model.forward import PackedForward, TokenStats
-from mmgrpo.policy.model.loading import load_model
+from mmgrpo.policy.model.loading import GivenModel, load_model
 from mmgrpo.policy.model.lora import add_adapters, is_fresh, merged_weights
 from mmgrpo.policy.model.parts import PartCount, bare_name, count_parts, freeze_parts
 from mmgrpo.policy.model.saved_weights import load_adapter_weights, load_checkpoint_weights, rename_modules
@@ -229,11 +229,12 @@ def _layout(family: FamilySpec, settings: Model) -> Layout:
     return family.layout if settings.layout == "auto" else "packed" if settings.layout == "packed" else "unpacked"
 
 
-def load_policy(settings: Model) -> Policy:
+def load_policy(settings: Model, given: GivenModel | None = None) -> Policy:
     """Load the policy that ``model:`` describes, with what is trained set as it says.
 
     Args:
         settings: The ``model`` section.
+        given: A model that the user has loaded, in place of the one that ``model.name`` names.
 
     Returns:
         A policy on its device, in eval mode.
@@ -242,7 +243,7 @@ def load_policy(settings: Model) -> Policy:
         ConfigError: As :func:`~mmgrpo.policy.model.loading.load_model` and
             :func:`~mmgrpo.policy.model.lora.add_adapters` say.
     """
-    loaded = load_model(settings)
+    loaded = load_model(settings, given)
     adapters = None
     if settings.lora is not None:
         adapters = add_adapters(loaded.model, loaded.family, settings.lora, settings.freeze)

@@ -102,7 +102,7 @@ def test_a_single_reward_needs_no_list(given, section):
 @pytest.mark.parametrize("given", [length, [length], {"fn": length}, ["mine.py:f", length]])
 def test_functions_are_handed_on_as_they_are(given):
     found, rewards = written(given)
-    assert found == {}
+    assert found == {"rewards": []}
     assert rewards == (given if isinstance(given, list) else [given])
 
 
