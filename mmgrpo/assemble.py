@@ -22,6 +22,7 @@ from mmgrpo.data.feed import PromptFeed, Share
 from mmgrpo.data.mixture import AnySamples
 from mmgrpo.data.opening import left_out_errors, open_all, verify_media
 from mmgrpo.data.ordering import open_draws, together_in
+from mmgrpo.data.row_errors import SkippedRows
 from mmgrpo.errors import ConfigError, DatasetError, explain
 from mmgrpo.evaluation.evaluator import SuiteEvaluator, first_rows
 from mmgrpo.evaluation.suites import Suite, check_evaluation, open_suites
@@ -77,8 +78,8 @@ class Assembly:
     """Further held-out rows, by the name of their suite."""
     warm_start: AnySamples | None
     """Rows to imitate; None where there is no warm start (any more)."""
-    left_out: frozenset[int]
-    """Training rows whose media cannot be read."""
+    left_out: SkippedRows
+    """Training rows that are left out: at first those whose media cannot be read."""
     dist: Strategy
     """The processes that share the work of each step."""
     encode_aside: Callable[[Sample, int], Prompt]
@@ -298,6 +299,7 @@ def open_warm_start_feed(assembly: Assembly) -> PromptFeed:
         seed=settings.seed,
         shuffle=True,
         leave_out=left_out_errors(assembly.config.data),
+        left_out=SkippedRows(source=samples.name, total=len(samples), beside=assembly.left_out),
         share=_share(assembly, samples),
     )
 

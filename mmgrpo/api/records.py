@@ -94,6 +94,7 @@ class Records:
             say(line)
         say(f"sampling: {_sampling(self.assembly)}")
         console.print(parameters_table({p.part: (p.trainable, p.total) for p in policy.parts()}))
+        self.assembly.left_out.write_to(self.folder.skipped_rows)
         if self.assembly.left_out:
             say(f"rows left out, because their media cannot be read: {len(self.assembly.left_out)}")
         if last_step is not None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from mmgrpo.data.curricula import Drawn, Draws, InOrder, Result
 from mmgrpo.data.mixture import AnySamples
-from mmgrpo.data.row_errors import left_out_line, with_row
+from mmgrpo.data.row_errors import SkippedRow, SkippedRows, with_row
 from mmgrpo.data.sampler import RowOrder
 from mmgrpo.errors import DatasetError, MediaError, MmgrpoError, ProcessorError, explain
 from mmgrpo.types import Prompt, Sample
@@ -82,6 +82,9 @@ class PromptFeed:
         self._order = order or InOrder(RowOrder(len(samples), seed=seed, shuffle=shuffle))
         self._leave_out = tuple(leave_out)
         self._left_out, self._found = frozenset(left_out), set[int]()
+        self._skipped = left_out if isinstance(left_out, SkippedRows) else SkippedRows(source="", total=0)
+        self._skipped.source, self._skipped.total = samples.name, len(samples)
+        self._new_skipped: list[SkippedRow] = []
         self._share = share or Share()
         self._position, self._drawn = 0, 0
         self._cursor = self._order.cursor()
@@ -229,7 +232,9 @@ class PromptFeed:
 
         What was drawn for this one on the way comes first in the next call.
         """
-        front = max(self._share.gather(self._position))
+        gathered = self._share.gather((self._position, self._new_skipped))
+        self._tell_skipped([row for _, rows in gathered for row in rows])
+        front = max(position for position, _ in gathered)
         while self._position < front:
             if not self._queue:
                 self._deal()
@@ -271,10 +276,19 @@ class PromptFeed:
             if not isinstance(error, self._leave_out):
                 raise type(error)(message) from error
             self._found.add(draw.row)
-            warnings.warn(left_out_line(message), stacklevel=3)
+            self._new_skipped.append(SkippedRow(draw.row, self._samples.where(draw.row), message))
             return None
 
+    def _tell_skipped(self, rows: Sequence[SkippedRow]) -> None:
+        """Note rows that any process left out, and tell of them once."""
+        for skipped in rows:
+            self._skipped.add(*skipped)
+        self._new_skipped = []
+        if self._share.rank == 0:
+            self._skipped.tell()
+
     def _nothing_left(self) -> DatasetError:
+        self._tell_skipped(self._new_skipped)
         return DatasetError(explain("No row is left that can be used", where=self._samples.name))
 
 

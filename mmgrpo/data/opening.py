@@ -6,7 +6,6 @@ function that verifies a media item as an argument and knows no decoder.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from mmgrpo.config.schema import Config
 from mmgrpo.data.feed import Share
 from mmgrpo.data.mixture import AnySamples, MixedSamples
 from mmgrpo.data.network import Downloads
-from mmgrpo.data.row_errors import left_out_line, with_row
+from mmgrpo.data.row_errors import SkippedRows, with_row
 from mmgrpo.data.rows import Rows
 from mmgrpo.data.samples import Samples
 from mmgrpo.data.sources import open_rows, rows_from_python
@@ -26,8 +25,8 @@ from mmgrpo.errors import ConfigError, DatasetError, MediaError, MmgrpoError, Pr
 from mmgrpo.types import Media
 
 OnBadMedia = Literal["error", "skip"]
-Known = dict[tuple[str, Path], str | None]
-"""Files that were read as one kind of medium, and what was wrong: a clip may be sound where it is no film."""
+Verified = dict[tuple[str, Path, str], str | None]
+"""Files read as one kind of media item under some settings, and what was wrong: a video file may be good as audio."""
 _CHUNK = 512
 _LISTED = 10
 
@@ -157,7 +156,7 @@ def left_out_errors(data: Data) -> tuple[type[MmgrpoError], ...]:
 
 def verify_media(
     data: Data, opened: Opened, verify: Callable[[Media], None], *, share: Share | None = None
-) -> frozenset[int]:
+) -> SkippedRows:
     """Read every medium to learn from or to evaluate on once, before anything is loaded or trained.
 
     Args:
@@ -176,8 +175,8 @@ def verify_media(
     for held_out in (*([opened.eval] if opened.eval is not None else []), *opened.suites.values()):
         check_media(held_out, verify, on_bad_media="error", share=share)
     if opened.train is None:
-        return frozenset()
-    return frozenset(check_media(opened.train, verify, on_bad_media=data.on_bad_media, share=share).left_out)
+        return SkippedRows(source="", total=0)
+    return check_media(opened.train, verify, on_bad_media=data.on_bad_media, share=share).left_out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,8 +187,8 @@ class MediaReport:
     """Rows looked at."""
     media: int
     """Media looked at; one file named by several rows is read once."""
-    left_out: dict[int, str]
-    """Rows with a medium that cannot be read, by number, and the reason."""
+    left_out: SkippedRows
+    """Rows with a media item that cannot be read."""
 
 
 def check_media(
@@ -209,7 +208,7 @@ def check_media(
     Args:
         samples: Where rows come from.
         verify: Raises MediaError where a medium cannot be read.
-        on_bad_media: Raise at the end with all that was found, or warn of each row and leave it out.
+        on_bad_media: Raise at the end with all that was found, or warn of the rows and leave them out.
         rows: Which rows; default: all.
         threads: Media read side by side.
         progress: Told how many rows are done, and of how many.
@@ -226,23 +225,31 @@ def check_media(
     wanted = samples.checkable()
     if rows is not None:
         wanted = sorted(set(rows) & set(wanted)) if len(wanted) else ()
-    together = share or Share()
-    own = wanted[together.rank :: together.world]
-    known: Known = {}
-    left_out: dict[int, str] = {}
+    shard = share or Share()
+    local = wanted[shard.rank :: shard.world]
+    verified: Verified = {}
+    faults: dict[int, str] = {}
     media = 0
     with ThreadPoolExecutor(max_workers=threads) as pool:
-        for start in range(0, len(own), _CHUNK):
-            chunk = own[start : start + _CHUNK]
-            found = pool.map(lambda row: _faults(samples, row, verify, known), chunk)
-            for row, (count, fault) in zip(chunk, found, strict=True):
+        for start in range(0, len(local), _CHUNK):
+            chunk = local[start : start + _CHUNK]
+            results = pool.map(lambda row: _first_fault(samples, row, verify, verified), chunk)
+            for row, (count, fault) in zip(chunk, results, strict=True):
                 media += count
                 if fault is not None:
-                    left_out[row] = with_row(fault, samples.where(row))
-            (progress or _silent)(min(start + _CHUNK, len(own)), len(own))
-    found_by = together.gather((left_out, media))
-    left_out, media = {row: fault for part, _ in found_by for row, fault in part.items()}, sum(n for _, n in found_by)
-    _report(left_out, samples, len(wanted), on_bad_media, tell=together.rank == 0)
+                    faults[row] = with_row(fault, samples.where(row))
+            (progress or _silent)(min(start + _CHUNK, len(local)), len(local))
+    gathered = shard.gather((faults, media))
+    faults, media = {row: fault for part, _ in gathered for row, fault in part.items()}, sum(n for _, n in gathered)
+    if faults and on_bad_media == "error":
+        raise MediaError(_unreadable(faults, len(wanted)))
+    left_out = SkippedRows(source=samples.name, total=len(wanted))
+    for row in sorted(faults):
+        left_out.add(row, samples.where(row), faults[row])
+    if shard.rank == 0:
+        left_out.tell()
+    if faults and len(left_out) == len(wanted):
+        raise DatasetError(explain("No row is left whose media can be read", where=samples.name))
     return MediaReport(rows=len(wanted), media=media, left_out=left_out)
 
 
@@ -250,13 +257,15 @@ def _silent(done: int, total: int) -> None:
     """Where progress goes when nobody looks."""
 
 
-def _faults(samples: AnySamples, row: int, verify: Callable[[Media], None], known: Known) -> tuple[int, str | None]:
+def _first_fault(
+    samples: AnySamples, row: int, verify: Callable[[Media], None], verified: Verified
+) -> tuple[int, str | None]:
     """Count the media of a row that were read, and give the first fault."""
     count = 0
     try:
-        for medium in samples[row].media:
-            read, fault = _verified(medium, verify, known)
-            count += read
+        for item in samples[row].media:
+            is_read, fault = _verify_once(item, verify, verified)
+            count += is_read
             if fault is not None:
                 return count, fault
     except MediaError as error:
@@ -264,38 +273,22 @@ def _faults(samples: AnySamples, row: int, verify: Callable[[Media], None], know
     return count, None
 
 
-def _verified(medium: Media, verify: Callable[[Media], None], known: Known) -> tuple[bool, str | None]:
-    """Tell whether a medium was read now, and what is wrong with it."""
-    place = (medium.kind, medium.source) if isinstance(medium.source, Path) else None
-    if place in known:
-        return False, known[place]
+def _verify_once(item: Media, verify: Callable[[Media], None], verified: Verified) -> tuple[bool, str | None]:
+    """Tell whether a media item was read now, and what is wrong with it."""
+    key = (item.kind, item.source, repr(sorted(item.options.items()))) if isinstance(item.source, Path) else None
+    if key in verified:
+        return False, verified[key]
     try:
-        verify(medium)
+        verify(item)
         fault = None
     except MediaError as error:
         fault = str(error)
-    if place is not None:
-        known[place] = fault
+    if key is not None:
+        verified[key] = fault
     return True, fault
 
 
-def _report(
-    left_out: dict[int, str], samples: AnySamples, total: int, on_bad_media: OnBadMedia, *, tell: bool
-) -> None:
-    if not left_out:
-        return
-    if on_bad_media == "error":
-        listed = [left_out[row] for row in sorted(left_out)[:_LISTED]]
-        more = f"\n… and {len(left_out) - _LISTED} more rows." if len(left_out) > _LISTED else ""
-        raise MediaError(
-            f"{len(left_out)} of {total} rows have media that cannot be read.\n" + "\n".join(listed) + more
-        )
-    for row in sorted(left_out) if tell else ():
-        warnings.warn(left_out_line(left_out[row]), stacklevel=4)
-    if len(left_out) == total:
-        raise DatasetError(explain("No row is left whose media can be read", where=samples.name))
-    if tell:
-        warnings.warn(
-            f"{samples.name}: {len(left_out)} of {total} rows left out because their media cannot be read.",
-            stacklevel=4,
-        )
+def _unreadable(faults: dict[int, str], total: int) -> str:
+    listed = [faults[row] for row in sorted(faults)[:_LISTED]]
+    more = f"\n… and {len(faults) - _LISTED} more rows." if len(faults) > _LISTED else ""
+    return f"{len(faults)} of {total} rows have media that cannot be read.\n" + "\n".join(listed) + more

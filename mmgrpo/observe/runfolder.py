@@ -57,6 +57,11 @@ class RunFolder:
         return self.path / "completions"
 
     @property
+    def skipped_rows(self) -> Path:
+        """Every row that was left out and why; there is no file where none was."""
+        return self.path / "skipped_rows.jsonl"
+
+    @property
     def checkpoints(self) -> Path:
         """What can be resumed, or loaded."""
         return self.path / "checkpoints"

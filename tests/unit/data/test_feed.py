@@ -135,7 +135,8 @@ def test_skipping_bad_media_never_shifts_answers(tmp_path: Path):
     feed = PromptFeed(pictured(tmp_path, bad={2: cut, 4: None}), encode, shuffle=False, leave_out=(MediaError,))
     with pytest.warns(UserWarning) as caught:
         prompts = feed.take(12)
-    assert len([w for w in caught if "left out" in str(w.message)]) == 2, "one warning per row, not per draw"
+    (line,) = [str(w.message) for w in caught if "left out" in str(w.message)]
+    assert "2 of 6 rows left out" in line, "one line, whatever the number of rows and draws"
     assert [p.sample.id for p in prompts] == ["0", "1", "3", "5"] * 3
     for prompt in prompts:
         assert prompt.media[0].data.getpixel((0, 0))[0] == int(prompt.sample.answer)
@@ -183,11 +184,11 @@ def test_the_check_finds_cut_off_missing_and_junk_files(tmp_path: Path):
         report = check_media(samples, verify, on_bad_media="skip")
     assert set(report.left_out) == {1, 3, 4}
     assert (report.rows, report.media) == (6, 6)
-    assert len(caught) == 4, "one per row, and the total"
+    assert len(caught) == 1, "one line for all"
     assert "3 of 6 rows left out" in str(caught[-1].message)
-    for row, reason in report.left_out.items():
-        assert f"{row}.png" in reason
-        assert f"rows.jsonl:{row + 1}" in reason
+    for row, skipped in report.left_out.rows.items():
+        assert f"{row}.png" in skipped.message
+        assert f"rows.jsonl:{row + 1}" in skipped.where
 
 
 def test_the_check_lists_everything_it_found_before_it_stops(tmp_path: Path):
@@ -200,7 +201,7 @@ def test_the_check_lists_everything_it_found_before_it_stops(tmp_path: Path):
 
 def test_sound_data_pass_the_check_silently(tmp_path: Path):
     report = check_media(pictured(tmp_path, bad={}), verify)
-    assert report.left_out == {}
+    assert not report.left_out
 
 
 def test_the_check_finds_malformed_rows_too():
