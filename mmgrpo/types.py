@@ -71,6 +71,8 @@ class Sample:
     """The truth that rewards compare with; None where the data has none."""
     extras: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Every other column of the row, handed to rewards by name."""
+    controls_as_text: bool = False
+    """Whether the model reads control tokens in the row's texts as letters, and not as its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

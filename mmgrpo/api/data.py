@@ -5,6 +5,7 @@ Loads the processor and no weights.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,19 +23,20 @@ from mmgrpo.config.schema import Config
 from mmgrpo.data.convert import write_parquet
 from mmgrpo.data.encoders import Encoders
 from mmgrpo.data.mixture import AnySamples
-from mmgrpo.data.opening import left_out_errors, open_samples
-from mmgrpo.data.report import Findings, RowFacts, page, plain_answer, printable
+from mmgrpo.data.opening import left_out_errors, open_samples, source_notes
+from mmgrpo.data.report import Findings, RowStats, content_of, page, plain_answer, printable
 from mmgrpo.data.row_errors import with_row
 from mmgrpo.data.templates import names_in
-from mmgrpo.errors import ConfigError, DatasetError, MmgrpoError, explain
+from mmgrpo.errors import ConfigError, DataError, DatasetError, MmgrpoError, explain
 from mmgrpo.estimate import Estimate, estimate, measure, sizes_of
+from mmgrpo.media.control_tokens import control_tokens, controls_in
 from mmgrpo.media.encoding import encoded
 from mmgrpo.media.plugins import load_adapters
 from mmgrpo.observe.progress import Progress
 from mmgrpo.policy.model.loading import ModelOutline, available_devices, choose_dtype, load_outline
 from mmgrpo.reward.demands import check_rewards
 from mmgrpo.running.prompts import Encode, copied_maker, open_memory
-from mmgrpo.types import Decoded
+from mmgrpo.types import Decoded, Sample
 
 _AHEAD = 64
 _MADE_ROWS = 1000
@@ -96,7 +98,8 @@ def check(
     loaded = resolve_config(config, overrides)
     sources = _sources(loaded)
     scored = [rows for key, rows in sources.items() if key != "warm_start.data"]
-    check_rewards(loaded.config.rewards, loaded.folder, scored)
+    with contextlib.suppress(DataError):  # no row of a source can be read: the report lists them all
+        check_rewards(loaded.config.rewards, loaded.folder, scored)
     outline = load_outline(loaded.config.model)
     count = threads or os.cpu_count() or 1
     encode = _encoder(loaded, outline, count)
@@ -111,9 +114,16 @@ def check(
                 left_out=left_out_errors(loaded.config.data) if key != "data.eval" else (),
             )
             with progress.phase(f"checking {key}", total, unit="row", every=0) as advance:
-                for facts in _looked(samples, total, encode, outline, count):
-                    found.add(facts)
+                for stats in _looked(samples, total, encode, outline, count):
+                    found.add(stats)
                     advance({})
+    if "data.train" in findings:
+        train = findings["data.train"]
+        size = loaded.config.train.prompts_per_step
+        train.notes += source_notes(sources["data.train"], kinds=outline.family_info.kinds, prompts_per_step=size)
+        for key, found in findings.items():
+            if key == "data.eval":
+                found.compare(train, "data.train")
     return DataReport(findings=findings, needs=_needs(loaded.config, outline, findings))
 
 
@@ -145,29 +155,42 @@ def _encoder(loaded: LoadedConfig, outline: ModelOutline, threads: int) -> Encod
 
 def _looked(
     samples: AnySamples, total: int, encode: Encode, outline: ModelOutline, threads: int
-) -> Iterator[RowFacts]:
+) -> Iterator[RowStats]:
     """Look at rows side by side, a bounded number of them at a time, in order."""
+    controls = control_tokens(outline.processor)
 
-    def look(row: int) -> RowFacts:
+    def look(row: int) -> RowStats:
         """Look at one row; what is wrong with it becomes part of its facts."""
         try:
             sample = samples[row]
             prompt = encode(sample, row)
         except MmgrpoError as error:
-            return RowFacts(row=row, error=error, where=samples.where(row))
-        kinds = [medium.kind for medium in prompt.media]
-        return RowFacts(
+            return RowStats(row=row, error=error, where=samples.where(row))
+        kinds = [item.kind for item in prompt.media]
+        texts = list(_texts(sample))
+        contents = tuple(content_of(item.data) for item in prompt.media)
+        return RowStats(
             row=row,
             media={kind: kinds.count(kind) for kind in kinds},
             tokens=len(prompt.token_ids),
             media_tokens=outline.family_info.count_all_media_tokens(prompt.token_ids),
             answer=sample.answer,
             where=samples.where(row),
+            content=content_of(*texts, *contents),
+            media_contents=contents,
+            control_tokens=controls_in(sample.messages, controls),
         )
 
     with ThreadPoolExecutor(threads) as pool:
         for start in range(0, total, _AHEAD):
             yield from pool.map(look, range(start, min(start + _AHEAD, total)))
+
+
+def _texts(sample: Sample) -> Iterator[str]:
+    """Give the texts of a conversation."""
+    for message in sample.messages:
+        content = message["content"]
+        yield from [content] if isinstance(content, str) else [block.get("text", "") for block in content]
 
 
 def _needs(config: Config, outline: ModelOutline, findings: dict[str, Findings]) -> Estimate | None:

@@ -15,6 +15,7 @@ from mmgrpo.assemble import Assembly
 from mmgrpo.config.load import resolve_config
 from mmgrpo.config.rollout import Rollout
 from mmgrpo.config.show import changes, render_config, unit_lines
+from mmgrpo.data.opening import source_notes
 from mmgrpo.evaluation.files import evaluation_name, read_evaluation, write_evaluation
 from mmgrpo.evaluation.results import Report
 from mmgrpo.evaluation.suites import open_metric
@@ -94,6 +95,10 @@ class Records:
             say(line)
         say(f"sampling: {_sampling(self.assembly)}")
         console.print(parameters_table({p.part: (p.trainable, p.total) for p in policy.parts()}))
+        if self.assembly.train is not None:
+            kinds, size = policy.family_info.kinds, config.train.prompts_per_step
+            for note in source_notes(self.assembly.train, kinds=kinds, prompts_per_step=size):
+                say(f"note: {note}")
         self.assembly.left_out.write_to(self.folder.skipped_rows)
         if self.assembly.left_out:
             say(f"rows left out, because their media cannot be read: {len(self.assembly.left_out)}")

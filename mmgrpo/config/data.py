@@ -34,6 +34,9 @@ class Files(Section):
     format: str = "auto"
     """The form of the rows: r1v, trl, swift, easyr1, vlm_r1, sharegpt, openai or mmgrpo; auto tells it by their
     columns, named reads the columns that ``columns`` names. Or a reader of your own, ``path.py:name``."""
+    control_tokens: Literal["keep", "text"] = "keep"
+    """Control tokens of the model (``<|im_end|>``) in a row's text. keep: the model reads them as its own, so that a
+    question may forge a turn; text: it reads the letters."""
     media_root: str | None = None
     """Folder that relative media paths start from; nothing outside it is read. Default: the data file's folder."""
     shuffled_twins: bool = False

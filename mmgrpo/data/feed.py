@@ -86,6 +86,7 @@ class PromptFeed:
         self._skipped.source, self._skipped.total = samples.name, len(samples)
         self._new_skipped: list[SkippedRow] = []
         self._share = share or Share()
+        self._fingerprint = samples.fingerprint()
         self._position, self._drawn = 0, 0
         self._cursor = self._order.cursor()
         self._queue: deque[_Draw] = deque()
@@ -155,6 +156,7 @@ class PromptFeed:
         return {
             "position": self._position,
             "num_rows": self._order.num_rows,
+            "rows": self._fingerprint,
             "cursor": self._cursor,
             "memory": self._order.memory(),
             "results": [list(result) for result in self._results],
@@ -174,6 +176,12 @@ class PromptFeed:
             warnings.warn(
                 f"The data had {state['num_rows']} rows when the run was saved and have {self._order.num_rows} now: "
                 "rows seen before may come again in this epoch.",
+                stacklevel=2,
+            )
+        elif state.get("rows", self._fingerprint) != self._fingerprint:
+            warnings.warn(
+                f"The {self._order.num_rows} rows of {self._samples.name} are others than when the run was saved, or "
+                "in another order: rows seen before may come again in this epoch.",
                 stacklevel=2,
             )
         self._position = int(state["position"])

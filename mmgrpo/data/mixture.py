@@ -78,6 +78,10 @@ class MixedSamples(Sequence[Sample]):
         """
         return [value for part in self.parts for value in part.column(name)]
 
+    def fingerprint(self) -> str:
+        """Hash the number of rows of each source and what some of them hold."""
+        return " ".join(part.fingerprint() for part in self.parts)
+
     def _find(self, index: int) -> tuple[int, int]:
         position = index + len(self) if index < 0 else index
         if not 0 <= position < len(self):

@@ -6,7 +6,8 @@ function that verifies a media item as an argument and knows no decoder.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +16,23 @@ from typing import Any, Literal
 from mmgrpo.config.data import Data, Mixture, Single, Source
 from mmgrpo.config.schema import Config
 from mmgrpo.data.feed import Share
+from mmgrpo.data.formats.reading import KINDS
 from mmgrpo.data.mixture import AnySamples, MixedSamples
 from mmgrpo.data.network import Downloads
 from mmgrpo.data.row_errors import SkippedRows, with_row
 from mmgrpo.data.rows import Rows
 from mmgrpo.data.samples import Samples
 from mmgrpo.data.sources import open_rows, rows_from_python
-from mmgrpo.errors import ConfigError, DatasetError, MediaError, MmgrpoError, PromptTooLong, explain
+from mmgrpo.errors import (
+    ConfigError,
+    DataError,
+    DatasetError,
+    MediaError,
+    MmgrpoError,
+    PromptTooLong,
+    counted,
+    explain,
+)
 from mmgrpo.types import Media
 
 OnBadMedia = Literal["error", "skip"]
@@ -29,6 +40,7 @@ Verified = dict[tuple[str, Path, str], str | None]
 """Files read as one kind of media item under some settings, and what was wrong: a video file may be good as audio."""
 _CHUNK = 512
 _LISTED = 10
+_SPREAD = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +150,38 @@ def _samples(data: Data, rows: Rows) -> Samples:
         allow_absolute_media=data.allow_absolute_media,
         remote=remote,
     )
+
+
+def source_notes(samples: AnySamples, *, kinds: Collection[str], prompts_per_step: int) -> list[str]:
+    """Say what is odd about rows to train on, a line each: that none has media, that a step repeats rows.
+
+    Args:
+        samples: The rows.
+        kinds: Kinds of media that the model reads.
+        prompts_per_step: Rows that one step draws.
+    """
+    notes = []
+    if kinds and not _any_media(samples):
+        named = " or ".join(f"data.columns.{kind}" for kind in KINDS if kind in kinds)
+        notes.append(
+            f"no row of {samples.name} has media: a model of {', '.join(sorted(kinds))} learns from text alone"
+        )
+        notes[-1] += f" (name the column as {named} if there is one)"
+    if prompts_per_step > len(samples):
+        notes.append(
+            f"train.prompts_per_step is {prompts_per_step} and {samples.name} has {counted(len(samples), 'row')}: one "
+            f"step draws each row about {prompts_per_step / len(samples):.0f} times"
+        )
+    return notes
+
+
+def _any_media(samples: AnySamples) -> bool:
+    """Look for media in some rows from everywhere."""
+    for row in range(0, len(samples), max(1, len(samples) // _SPREAD)):
+        with contextlib.suppress(DataError):  # told where rows are drawn or checked
+            if samples[row].media:
+                return True
+    return False
 
 
 def left_out_errors(data: Data) -> tuple[type[MmgrpoError], ...]:

@@ -1,15 +1,18 @@
-"""What a look at every row found, and the page that says it: rows, media, tokens, answers, refusals.
+"""What a look at every row found, and the page that says it: rows, media, tokens, answers, refusals, overlaps.
 
-Gathers facts of rows one by one and knows neither processor nor decoder.
+Gathers statistics of rows one by one and knows neither processor nor decoder.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from mmgrpo.errors import MmgrpoError, ProcessorError, PromptTooLong
 
@@ -17,10 +20,11 @@ _KINDS = ("image", "video", "audio")
 _LISTED_ROWS = 8
 _LISTED_ANSWERS = 10
 _BAR = 30
+_LONGEST_ANSWER = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowFacts:
+class RowStats:
     """What one row gave."""
 
     row: int
@@ -35,6 +39,12 @@ class RowFacts:
     """Why the row cannot be used; None: it can."""
     where: str = ""
     """File and line of the row; told of rows that cannot be used."""
+    content: bytes = b""
+    """Of question and media: equal for equal rows, whatever their names."""
+    media_contents: tuple[bytes, ...] = ()
+    """Of each media item, decoded."""
+    control_tokens: tuple[str, ...] = ()
+    """Control tokens of the model that the row's text holds."""
 
 
 @dataclass(slots=True)
@@ -58,25 +68,40 @@ class Findings:
     skipped: dict[int, str] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
     where: dict[int, str] = field(default_factory=dict)
-    """Where the rows stand that are skipped or refused."""
+    """Where the rows stand that are skipped, refused or named."""
+    contents: Counter[bytes] = field(default_factory=Counter)
+    """How often each row comes, by its content."""
+    media_contents: dict[bytes, None] = field(default_factory=dict)
+    """Contents of all media items."""
+    control_tokens: dict[str, list[int]] = field(default_factory=dict)
+    """Control tokens of the model in texts of rows, and those rows."""
+    shared: dict[str, int] = field(default_factory=dict)
+    """Rows, and media items, that training has too; empty: none were compared."""
+    notes: list[str] = field(default_factory=list)
+    """What else is odd about the source, a line each."""
 
-    def add(self, facts: RowFacts) -> None:
+    def add(self, stats: RowStats) -> None:
         """Take one row in."""
         self.rows += 1
-        if facts.error is not None or (self.limit is not None and facts.tokens > self.limit):
-            self.where[facts.row] = facts.where
-        if facts.error is not None:
-            kept = self.skipped if isinstance(facts.error, self.left_out) else self.refused
-            kept[facts.row] = reason(facts.error)
+        if stats.error is not None or (self.limit is not None and stats.tokens > self.limit):
+            self.where[stats.row] = stats.where
+        if stats.error is not None:
+            kept = self.skipped if isinstance(stats.error, self.left_out) else self.refused
+            kept[stats.row] = reason(stats.error)
             return
-        self.media[tuple((kind, facts.media[kind]) for kind in _KINDS if facts.media.get(kind))] += 1
-        self.tokens.append(facts.tokens)
-        self.media_tokens.append(facts.media_tokens)
-        self.answers[plain_answer(facts.answer)] += 1
-        if self.limit is not None and facts.tokens > self.limit:
-            self.over.append(facts.row)
+        self.media[tuple((kind, stats.media[kind]) for kind in _KINDS if stats.media.get(kind))] += 1
+        self.tokens.append(stats.tokens)
+        self.media_tokens.append(stats.media_tokens)
+        self.answers[plain_answer(stats.answer)] += 1
+        self.contents[stats.content] += 1
+        self.media_contents.update(dict.fromkeys(stats.media_contents))
+        for token in stats.control_tokens:
+            self.control_tokens.setdefault(token, []).append(stats.row)
+            self.where[stats.row] = stats.where
+        if self.limit is not None and stats.tokens > self.limit:
+            self.over.append(stats.row)
             kept = self.skipped if PromptTooLong in self.left_out else self.refused
-            kept[facts.row] = f"the prompt is longer than data.max_prompt_tokens ({self.limit})"
+            kept[stats.row] = f"the prompt is longer than data.max_prompt_tokens ({self.limit})"
 
     @property
     def usable(self) -> int:
@@ -98,7 +123,26 @@ class Findings:
             "media_tokens": spread(self.media_tokens),
             "over_limit": self.over,
             "answers": dict(self.answers.most_common()),
+            "control_tokens": {token: len(rows) for token, rows in sorted(self.control_tokens.items())},
+            "shared_with_training": self.shared,
+            "notes": self.notes,
         }
+
+    def compare(self, train: Findings, name: str) -> None:
+        """Count the rows and the media items that training has too, by their contents.
+
+        Args:
+            train: What was found of the rows to train on.
+            name: What those are called.
+        """
+        rows = sum(count for content, count in self.contents.items() if content in train.contents)
+        media = sum(content in train.media_contents for content in self.media_contents)
+        self.shared = {"rows": rows, "media": media}
+        if rows or media:
+            self.notes.append(
+                f"{_rows(rows)} of {sum(self.contents.values()):,} and {media:,} of {len(self.media_contents):,} "
+                f"different media items are in {name} too: what is measured was trained on"
+            )
 
 
 def reason(error: MmgrpoError) -> str:
@@ -119,8 +163,9 @@ def plain_answer(answer: Any) -> str:
     """
     if answer is None:
         return "(none)"
-    found = re.fullmatch(r"\s*<answer>(.*?)</answer>\s*", str(answer), re.S)
-    return (found[1] if found else str(answer)).strip()[:60]
+    text = str(answer)[:_LONGEST_ANSWER].strip()
+    inner = text.removeprefix("<answer>").removesuffix("</answer>")
+    return (inner if len(text) - len(inner) == len("<answer></answer>") else text).strip()[:60]
 
 
 def spread(values: Sequence[int]) -> dict[str, int]:
@@ -159,7 +204,45 @@ def page(found: Findings) -> str:
     lines += _labelled("answers", _answers(found.answers))
     lines += _labelled("skipped", _grouped(found.skipped, found.where))
     lines += _labelled("refused", _grouped(found.refused, found.where))
+    lines += _labelled("notes", [*map(printable, found.notes), *_controls(found)])
     return "\n".join(lines)
+
+
+def content_of(*parts: Any) -> bytes:
+    """Hash texts, images and arrays into one short key.
+
+    Args:
+        parts: Texts, bytes, Pillow images or arrays.
+
+    Example:
+        >>> content_of("a", b"b") == content_of("a", b"b"), content_of("ab") == content_of("a", "b")
+        (True, False)
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        if isinstance(part, bytes):
+            form, content = "bytes", part
+        elif isinstance(part, str):
+            form, content = "text", part.encode("utf-8", "surrogatepass")
+        else:
+            array = np.ascontiguousarray(part)
+            form, content = f"{array.shape} {array.dtype}", array.tobytes()
+        digest.update(f"{form} {len(content)} ".encode())
+        digest.update(content)
+    return digest.digest()
+
+
+def _controls(found: Findings) -> list[str]:
+    """Say which control tokens of the model stand in texts of rows, where the model takes them for its own."""
+    lines = []
+    for token, rows in sorted(found.control_tokens.items()):
+        places = [found.where[row].rsplit("/", 1)[-1] for row in rows[:_LISTED_ROWS]]
+        listed = ", ".join(places) + (", …" if len(rows) > _LISTED_ROWS else "")
+        lines.append(
+            f"{_rows(len(rows))} ({printable(listed)}) with the control token {printable(token)} in the text: the "
+            "model reads it as its own. control_tokens: text beside the path has it read as text"
+        )
+    return lines
 
 
 def _labelled(label: str, texts: Iterable[str]) -> list[str]:

@@ -39,6 +39,8 @@ class Rows(ABC, Sequence[Row]):
     """Whether nothing outside ``base`` may be read."""
     generated: bool = False
     """Whether the rows are made in code, so that their media need no check."""
+    controls_as_text: bool = False
+    """Whether control tokens of the model in its texts are letters to the model."""
     together: int = 1
     """How many rows behind one another belong in one step: 2 where each has a twin."""
     format: Any = "auto"

@@ -7,6 +7,9 @@ nothing and changes no answer: the decoder and the rewards do.
 
 from __future__ import annotations
 
+import hashlib
+import json
+import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -95,6 +98,8 @@ class Samples(Sequence[Sample]):
             raise DatasetError(
                 explain("A row is nested too deep to be read", where=self.rows.where(position), fix=fix)
             ) from error
+        if self.rows.controls_as_text:
+            sample = replace(sample, controls_as_text=True)
         return as_twin(sample) if self.rows.together == 2 else sample
 
     def where(self, index: int) -> str:
@@ -122,6 +127,26 @@ class Samples(Sequence[Sample]):
     def column(self, name: str) -> list[Any]:
         """Read one column of all rows, in order; a row without it has None."""
         return self.rows.column(name)
+
+    def fingerprint(self) -> str:
+        """Hash the number of rows and what some of them hold, in their places: other rows, or an order, differ.
+
+        Rows made in code count by their name, which holds the seed; files of media by the path that the row names.
+        """
+        digest = hashlib.sha256(f"{len(self)}".encode())
+        count = 0 if self.rows.generated else len(self)
+        digest.update(self.name.encode("utf-8", "surrogatepass") if self.rows.generated else b"")
+        for row in range(0, count, max(1, count // _PEEK)):
+            try:
+                digest.update(json.dumps(self.rows[row], sort_keys=True, default=_plain_bytes).encode())
+            except (MmgrpoError, RecursionError, ValueError, TypeError):  # such a row is refused when it is drawn
+                digest.update(b"?")
+        return digest.hexdigest()[:16]
+
+
+def _plain_bytes(value: Any) -> str:
+    """Write what JSON cannot hold: bytes by their length and sum, an object by its type."""
+    return f"{len(value)} {zlib.crc32(value)}" if isinstance(value, bytes | bytearray) else type(value).__name__
 
 
 def to_sample(

@@ -70,7 +70,9 @@ def open_rows(source: Single, *, base: Path, seed: int = 0) -> Rows:
     rows = _with_root(_open_path(source, base, reader), source.media_root, base)
     rows.format = form
     rows = choose(_filled(rows), source.limit, seed=seed)
-    return TwinRows(rows) if source.shuffled_twins else rows
+    rows = TwinRows(rows) if source.shuffled_twins else rows
+    rows.controls_as_text = source.control_tokens == "text"
+    return rows
 
 
 def _with_limit(source: Files, base: Path) -> Files:

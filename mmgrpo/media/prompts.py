@@ -14,6 +14,7 @@ from torch import Tensor
 from mmgrpo.contracts import FamilyInfo
 from mmgrpo.errors import ProcessorError, PromptTooLong, explain
 from mmgrpo.media.adapters import Adapters, built_in
+from mmgrpo.media.control_tokens import control_tokens, controls_in, mark_controls, split_controls
 from mmgrpo.media.inputs import processor_inputs, size_of
 from mmgrpo.media.sound import with_sound, woven_into
 from mmgrpo.media.template import prefill_of, render
@@ -55,6 +56,7 @@ class PromptBuilder:
         self._limit = max_prompt_tokens
         self.adapters = adapters or Adapters(built_in(processor=processor))
         self._clip_sound = clip_sound
+        self._controls = control_tokens(processor)
         own = (self._tokenizer.eos_token_id, self._tokenizer.pad_token_id)
         self._ends = frozenset(i for i in (own if end_token_ids is None else end_token_ids) if i is not None)
 
@@ -83,6 +85,11 @@ class PromptBuilder:
         slots = woven_into(sample)
         self._check_placeholders(text, sample, hidden=sum(slot is not None for slot in slots))
         output = self._process(text, media, sample.id, slots)
+        controls = controls_in(sample.messages, self._controls) if sample.controls_as_text else ()
+        if controls:
+            messages, where = mark_controls(sample.messages, controls), f"sample {sample.id}"
+            marked = render(self._processor, messages, self._template_kwargs, sample_id=sample.id)
+            output = split_controls(output, marked, controls, self._tokenizer, where=where)
         token_ids: Tensor = output["input_ids"][0]
         self._check_tokens(token_ids, sample)
         return Prompt(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mmgrpo.config.rewards import Reward
-from mmgrpo.errors import ConfigError, MediaError, counted, explain
+from mmgrpo.errors import ConfigError, DataError, counted, explain
 from mmgrpo.reward.calling import check_columns
 from mmgrpo.reward.loading import Loaded, load_reward
 from mmgrpo.types import Sample
@@ -53,11 +53,11 @@ def check_rows(rewards: Sequence[Loaded], rows: RowSource) -> None:
     for reward in rewards:
         check_columns(reward, [*columns, "answer"])
     wanted = {name: needs(reward, columns) for reward in rewards for name in [reward.name]}
-    empty = without_value(rows, {column for names in wanted.values() for column in names})
+    empty, unreadable = without_value(rows, {column for names in wanted.values() for column in names})
     for name, names in wanted.items():
         lacking = [column for column in names if column in empty]
         if lacking:
-            raise ConfigError(_nothing_there(name, lacking, rows))
+            raise ConfigError(_nothing_there(name, lacking, rows, unreadable))
 
 
 def check_rewards(entries: Sequence[Reward], base: Path, sources: Sequence[RowSource]) -> None:
@@ -99,23 +99,35 @@ def needs(reward: Loaded, columns: Collection[str]) -> tuple[str, ...]:
     return (*(("answer",) if truth else ()), *(name for name in asked if name in columns and name != "answer"))
 
 
-def without_value(rows: RowSource, columns: Collection[str]) -> set[str]:
+def without_value(rows: RowSource, columns: Collection[str]) -> tuple[set[str], DataError | None]:
     """Name the columns that hold no value in any row. Usually the first row shows that there is none such.
 
     Args:
         rows: The rows.
-        columns: Columns to look at; ``answer`` is the truth.
+        columns: Columns to look at; ``answer`` is the ground truth.
+
+    Returns:
+        The columns, and what is wrong with the first row that cannot be read.
+
+    Raises:
+        DataError: No row can be read: then nothing is known of its values.
     """
     empty = set(columns)
+    unreadable: DataError | None = None
+    is_read = False
     for row in _spread(len(rows)):
         if not empty:
             break
         try:
             sample: Sample = rows[row]
-        except MediaError:  # told, or left out, where media are verified
+        except DataError as error:  # raised, or its row left out, where media are verified
+            unreadable = unreadable or error
             continue
+        is_read = True
         empty -= {name for name in empty if _value(sample, name) is not None}
-    return empty
+    if unreadable is not None and empty and not is_read:
+        raise unreadable
+    return empty, unreadable
 
 
 def _value(sample: Sample, name: str) -> Any:
@@ -128,14 +140,16 @@ def _spread(count: int) -> Iterator[int]:
     yield from range(count)
 
 
-def _nothing_there(name: str, lacking: Sequence[str], rows: RowSource) -> str:
+def _nothing_there(name: str, lacking: Sequence[str], rows: RowSource, unreadable: DataError | None) -> str:
     have = ", ".join(sorted(rows.columns)) or "none"
     truth = "answer" in lacking
     return explain(
         f"Reward {name} asks for {', '.join(lacking)}, and no row has a value there: it would apply to nothing",
         where=rows.name,
         expected="a truth in at least one row" if truth else "a value in at least one row",
-        got=f"None in all {counted(len(rows), 'row')} (columns: {have})",
+        got=f"None in all {counted(len(rows), 'row')} (columns: {have})"
+        if unreadable is None
+        else f"None in every row that can be read; of the others the first says: {str(unreadable).splitlines()[0]}",
         fix=f"{'Name the column of the truth: data.columns.answer. ' if truth else ''}Add the values to the rows, "
         f"take another reward, or give the argument a default ({lacking[0]}=None) if the reward can do without.",
     )

@@ -114,7 +114,9 @@ def target_ids(prompt: Prompt, tokenizer: Any, settings: WarmStart) -> Tensor:
     sample = prompt.sample
     values = {**sample.extras, "answer": sample.answer}
     text = fill(settings.target, values, key="warm_start.target", where=f"sample {sample.id}")
-    return torch.tensor([*tokenizer(text, add_special_tokens=False).input_ids, tokenizer.eos_token_id])
+    options = {"split_special_tokens": True} if sample.controls_as_text else {}
+    ids = tokenizer(text, add_special_tokens=False, **options).input_ids
+    return torch.tensor([*ids, tokenizer.eos_token_id])
 
 
 class _Stopped(Exception):

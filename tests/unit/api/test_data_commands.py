@@ -19,7 +19,7 @@ from mmgrpo.cli import main
 from mmgrpo.config.data import Columns, Data, Files, Template
 from mmgrpo.config.load import resolve_config
 from mmgrpo.data.opening import open_samples
-from mmgrpo.data.report import Findings, RowFacts, page
+from mmgrpo.data.report import Findings, RowStats, page
 from mmgrpo.data.samples import Samples
 from mmgrpo.data.sources import open_rows, rows_from_python
 from mmgrpo.errors import ConfigError, DataError, DatasetError, MediaError
@@ -124,7 +124,7 @@ def test_the_page_counts_media_tokens_and_answers():
     for row in range(20):
         kinds = {"image": 2, "audio": 1} if row % 2 else {}
         found.add(
-            RowFacts(row=row, media=kinds, tokens=row, media_tokens=row // 2, answer=f"<answer> {row % 4} </answer>")
+            RowStats(row=row, media=kinds, tokens=row, media_tokens=row // 2, answer=f"<answer> {row % 4} </answer>")
         )
     text = page(found)
     assert "2 images + 1 audio: 10 rows" in text
@@ -137,7 +137,7 @@ def test_the_page_counts_media_tokens_and_answers():
 
 def test_control_characters_of_answers_do_not_reach_the_terminal():
     found = Findings(name="rows", forms={"rows": "r1v"})
-    found.add(RowFacts(row=0, tokens=1, answer="\x1b[31mred"))
+    found.add(RowStats(row=0, tokens=1, answer="\x1b[31mred"))
     assert "\x1b" not in page(found)
 
 

@@ -62,10 +62,10 @@ def test_functions_of_easyr1_are_always_handed_the_truth():
 
 def test_one_row_is_enough_to_know_that_there_are_truths():
     rows = Listed(list(range(10_000)))
-    assert without_value(rows, {"answer"}) == set()
+    assert without_value(rows, {"answer"})[0] == set()
     assert rows.made == 1
 
 
 def test_rows_whose_media_cannot_be_read_are_passed_over():
-    assert without_value(Listed(["broken", None, 3]), {"answer"}) == set()
-    assert without_value(Listed(["broken", None]), {"answer"}) == {"answer"}
+    assert without_value(Listed(["broken", None, 3]), {"answer"})[0] == set()
+    assert without_value(Listed(["broken", None]), {"answer"})[0] == {"answer"}
