@@ -154,7 +154,7 @@ def assemble(
     verify = open_adapters(config.data, base=loaded.folder).verify
     share = Share(rank=dist.rank, world=dist.world_size, gather=dist.all_gather)
     left_out = verify_media(config.data, opened, verify, share=share)
-    policy = load_policy(config.model, inputs.model)
+    policy = load_policy(config.model, inputs.model, folder=loaded.folder)
     policy.module.check_media = config.checks.media_count
     policy.module.feature_cache = FeatureCache(config.cache.features_bytes)
     memory = open_memory(config, policy.processor, base=loaded.folder)

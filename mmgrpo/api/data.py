@@ -100,7 +100,7 @@ def check(
     scored = [rows for key, rows in sources.items() if key != "warm_start.data"]
     with contextlib.suppress(DataError):  # no row of a source can be read: the report lists them all
         check_rewards(loaded.config.rewards, loaded.folder, scored)
-    outline = load_outline(loaded.config.model)
+    outline = load_outline(loaded.config.model, folder=loaded.folder)
     count = threads or os.cpu_count() or 1
     encode = _encoder(loaded, outline, count)
     findings: dict[str, Findings] = {}
@@ -227,7 +227,7 @@ def head(config: str | Path | Config, *, overrides: Overrides = (), count: int =
     """
     loaded = resolve_config(config, overrides)
     samples = next(iter(_sources(loaded).values()))
-    outline = load_outline(loaded.config.model)
+    outline = load_outline(loaded.config.model, folder=loaded.folder)
     encode = _encoder(loaded, outline, 1)
     return [_shown(samples, row, encode, outline) for row in range(min(count, len(samples)))]
 

@@ -10,7 +10,9 @@ from mmgrpo import assemble
 def test_r06_without_learning_engine_and_trainer_do_not_drift_apart(train, monkeypatch):
     policies = []
     honest = assemble.load_policy
-    monkeypatch.setattr(assemble, "load_policy", lambda settings: policies.append(honest(settings)) or policies[-1])
+    monkeypatch.setattr(
+        assemble, "load_policy", lambda *a, **more: policies.append(honest(*a, **more)) or policies[-1]
+    )
     run = train(
         train={"learning_rate": 0.0, "num_steps": 20},
         rollout={"temperature": 0.7},

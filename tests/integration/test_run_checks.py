@@ -32,7 +32,7 @@ def policies(monkeypatch):
     """The policies that runs load, to look at and to break."""
     made = []
     honest = assemble.load_policy
-    monkeypatch.setattr(assemble, "load_policy", lambda settings: made.append(honest(settings)) or made[-1])
+    monkeypatch.setattr(assemble, "load_policy", lambda *a, **more: made.append(honest(*a, **more)) or made[-1])
     return made
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
+from importlib.metadata import entry_points
+from pathlib import Path
 
 from mmgrpo.errors import ConfigError, explain
+from mmgrpo.plugins import load_object
 from mmgrpo.policy.families import (
     gemma,
     glm,
@@ -33,13 +36,77 @@ _FILES = (
     lfm,
     text,
 )
-_FAMILIES: dict[str, FamilySpec] = {spec.name: spec for file in _FILES for spec in file.FAMILIES}
-_ALIASES: dict[str, str] = {alias: spec.name for spec in _FAMILIES.values() for alias in spec.aliases}
+_BUILT_IN: dict[str, FamilySpec] = {spec.name: spec for file in _FILES for spec in file.FAMILIES}
+_registered: dict[str, FamilySpec] = {}
+
+
+def register_family(spec: FamilySpec) -> FamilySpec:
+    """Make a family known to this process: its checkpoints load, and ``tiny:NAME`` if it has a tiny model.
+
+    Registering a name again replaces the record, as a notebook does. Packages offer records under the entry points
+    ``mmgrpo.families``, named by model type; a YAML names a file's record under ``model.family``.
+
+    Args:
+        spec: The record.
+
+    Returns:
+        The same record.
+
+    Raises:
+        ConfigError: A family that comes with mmgrpo has this name or alias.
+    """
+    taken = {spec.name, *spec.aliases} & set(_by_type(_BUILT_IN))
+    if taken:
+        raise ConfigError(
+            explain(
+                f"The family {min(taken)!r} comes with mmgrpo",
+                where="register_family",
+                fix="Choose another name, or name the record under model.family to use it in place of this one.",
+            )
+        )
+    _registered[spec.name] = spec
+    return spec
 
 
 def all_families() -> list[FamilySpec]:
-    """Every record there is, in the order of registration."""
-    return list(_FAMILIES.values())
+    """Every record there is: those that come with the package, then those that were registered."""
+    return [*_BUILT_IN.values(), *_registered.values()]
+
+
+def _by_type(families: dict[str, FamilySpec]) -> dict[str, FamilySpec]:
+    return {name: spec for spec in families.values() for name in (spec.name, *spec.aliases)}
+
+
+def find_family(model_type: str, *, named: str | None = None, folder: Path | None = None) -> FamilySpec | None:
+    """Find the record of a ``model_type``.
+
+    Args:
+        model_type: As in the checkpoint's configuration.
+        named: ``model.family`` of the YAML, which goes before everything else.
+        folder: Of the YAML.
+
+    Returns:
+        The record; None where nobody knows the family.
+
+    Raises:
+        ConfigError: What ``named`` names is not there, or is no record.
+    """
+    known = _by_type(_BUILT_IN) | _by_type(_registered)
+    if named is None and model_type in known:
+        return known[model_type]
+    if named is None and model_type not in entry_points(group="mmgrpo.families").names:
+        return None
+    spec = load_object(named or model_type, kind="families", folder=folder or Path.cwd(), where="model.family")
+    if not isinstance(spec, FamilySpec):
+        raise ConfigError(
+            explain(
+                "This is no record of a family",
+                where=f"model.family: {named or model_type}",
+                expected="a mmgrpo.FamilySpec",
+                got=type(spec).__name__,
+            )
+        )
+    return spec
 
 
 def family_of(model_type: str) -> FamilySpec:
@@ -48,20 +115,21 @@ def family_of(model_type: str) -> FamilySpec:
     Raises:
         ConfigError: There is no such record.
     """
-    model_type = _ALIASES.get(model_type, model_type)
-    if model_type not in _FAMILIES:
-        close = get_close_matches(model_type, _FAMILIES, n=1, cutoff=0.75)
+    spec = find_family(model_type)
+    if spec is None:
+        names = [family.name for family in all_families()]
+        close = get_close_matches(model_type, names, n=1, cutoff=0.75)
         raise ConfigError(
             explain(
                 f"No family record for {model_type!r}",
                 where="model.name",
-                expected=", ".join(sorted(_FAMILIES)),
-                fix=f"Did you mean {close[0]!r}?" if close else "Add a record under mmgrpo/policy/families.",
+                expected=", ".join(sorted(names)),
+                fix=f"Did you mean {close[0]!r}?" if close else "Add a record: see docs/families.md.",
             )
         )
-    return _FAMILIES[model_type]
+    return spec
 
 
 def tiny_names() -> list[str]:
     """Families that have a tiny model, as ``model.name`` wants them."""
-    return [f"tiny:{name}" for name, spec in _FAMILIES.items() if spec.tiny]
+    return [f"tiny:{spec.name}" for spec in all_families() if spec.tiny]

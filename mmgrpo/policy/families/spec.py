@@ -87,6 +87,8 @@ class FamilySpec:
     """Prefixes of parameters that never learn (tables of sines), whatever ``model.freeze`` says."""
     unused_weights: tuple[str, ...] = ()
     """Prefixes of weights that its checkpoints have and its model does not use (a speech decoder)."""
+    generic: bool = False
+    """Whether it was made from a model without a record; a self-check then looks whether it fits."""
     audio_in_video: bool = False
     """Whether a video's audio stands inside the video, moment by moment, where the processor can lay it out so."""
     counts_images: bool = False

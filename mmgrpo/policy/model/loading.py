@@ -6,6 +6,7 @@ Chooses class, device and dtype. What the YAML says of the processor is in ``pro
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +16,8 @@ from torch import nn
 from mmgrpo.config.model import Model
 from mmgrpo.errors import ConfigError, explain
 from mmgrpo.policy.attention.interface import NAME, register_attention
-from mmgrpo.policy.families.registry import family_of, tiny_names
+from mmgrpo.policy.families.generic import generic_family
+from mmgrpo.policy.families.registry import find_family, tiny_names
 from mmgrpo.policy.families.spec import FamilySpec, LoadedFamily
 from mmgrpo.policy.model.checkpoint import friendly_errors, require_bitsandbytes
 from mmgrpo.policy.model.processors import load_processor, prepare_processor
@@ -73,12 +75,13 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if device.type == "cuda" and torch.cuda.is_bf16_supported() else torch.float32
 
 
-def load_model(settings: Model, given: GivenModel | None = None) -> LoadedModel:
+def load_model(settings: Model, given: GivenModel | None = None, *, folder: Path | None = None) -> LoadedModel:
     """Load model and processor.
 
     Args:
         settings: The ``model`` section.
         given: A model that the user has loaded, in place of the one that ``model.name`` names.
+        folder: Of the YAML, where ``model.family`` is looked for first.
 
     Returns:
         The model in eval mode with every dropout at zero, its processor and its family.
@@ -91,15 +94,17 @@ def load_model(settings: Model, given: GivenModel | None = None) -> LoadedModel:
     device = choose_device(settings.device)
     dtype = choose_dtype(settings.dtype, device)
     if given is not None:
-        model, processor, family = given.model, given.processor, family_of(given.model.config.model_type)
+        model, processor = given.model, given.processor
+        known = find_family(model.config.model_type, named=settings.family, folder=folder)
+        family = known or generic_family(model, processor)
         if settings.dtype != "auto":
             model = model.to(dtype)
     elif settings.name.startswith("tiny:"):
-        model, processor, family = _tiny(settings)
+        model, processor, family = _tiny(settings, folder)
         model = model.to(dtype)
     else:
         processor = load_processor(settings)
-        model, family = _checkpoint(settings, dtype)
+        model, family = _checkpoint(settings, dtype, processor, folder)
     processor = prepare_processor(processor, family, settings)
     silence_dropout(model)
     project_patches(model)
@@ -111,9 +116,10 @@ def load_model(settings: Model, given: GivenModel | None = None) -> LoadedModel:
     return LoadedModel(model=model.eval(), processor=processor, family=family, device=device)
 
 
-def _tiny(settings: Model) -> tuple[Any, Any, FamilySpec]:
+def _tiny(settings: Model, folder: Path | None) -> tuple[Any, Any, FamilySpec]:
     name = settings.name.removeprefix("tiny:")
-    if settings.name not in tiny_names():
+    family = find_family(name, named=settings.family, folder=folder)
+    if family is None or family.tiny is None or family.name != name:
         raise ConfigError(
             explain("No such tiny model", where="model.name", got=settings.name, expected=", ".join(tiny_names()))
         )
@@ -126,25 +132,32 @@ def _tiny(settings: Model) -> tuple[Any, Any, FamilySpec]:
                 fix="Rehearse with model.tune: lora; the adapters are the same.",
             )
         )
-    family = family_of(name)
-    assert family.tiny is not None
     model, processor = family.tiny(settings.sizes or {}, settings.seed)
     return model, processor, family
 
 
-def _checkpoint(settings: Model, dtype: torch.dtype) -> tuple[Any, FamilySpec]:
+def _checkpoint(settings: Model, dtype: torch.dtype, processor: Any, folder: Path | None) -> tuple[Any, FamilySpec]:
     arguments: dict[str, Any] = {"revision": settings.revision, "trust_remote_code": settings.trust_remote_code}
     with friendly_errors(settings):
         config = transformers.AutoConfig.from_pretrained(settings.name, **arguments)
-        family = family_of(config.model_type)
+        family = find_family(config.model_type, named=settings.family, folder=folder)
         if settings.tune == "qlora":
             require_bitsandbytes()
             arguments["quantization_config"] = transformers.BitsAndBytesConfig(
                 load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype
             )
-        loader = getattr(transformers, family.model_class)
         where = f"model.name: {settings.name}"
-        return load_checkpoint_weights(loader, settings.name, family, where=where, dtype=dtype, **arguments), family
+        loader = _model_class(family, processor)
+        model = load_checkpoint_weights(loader, settings.name, family, where=where, dtype=dtype, **arguments)
+    return model, family or generic_family(model, processor)
+
+
+def _model_class(family: FamilySpec | None, processor: Any) -> Any:
+    """The transformers class of a family; of one without a record, by what its processor reads."""
+    if family is not None:
+        return getattr(transformers, family.model_class)
+    reads_images = hasattr(processor, "image_processor")
+    return transformers.AutoModelForImageTextToText if reads_images else transformers.AutoModelForCausalLM
 
 
 def silence_dropout(model: nn.Module) -> None:
@@ -170,29 +183,31 @@ class ModelOutline:
     family_info: LoadedFamily
 
 
-def load_outline(settings: Model) -> ModelOutline:
+def load_outline(settings: Model, *, folder: Path | None = None) -> ModelOutline:
     """Load a processor, and a model without weights.
 
     Args:
         settings: The ``model`` section.
+        folder: Of the YAML, where ``model.family`` is looked for first.
 
     Raises:
         ConfigError: Unknown family, or no such checkpoint.
         ProcessorError: The checkpoint has no chat template and the YAML names none.
     """
     if settings.name.startswith("tiny:"):
-        loaded = load_model(settings.model_copy(update={"device": "cpu"}))
+        loaded = load_model(settings.model_copy(update={"device": "cpu"}), folder=folder)
         info = LoadedFamily(spec=loaded.family, config=loaded.model.config)
         return ModelOutline(model=loaded.model, processor=loaded.processor, family=loaded.family, family_info=info)
     processor = load_processor(settings)
     arguments: dict[str, Any] = {"trust_remote_code": settings.trust_remote_code}
     with friendly_errors(settings):
         config = transformers.AutoConfig.from_pretrained(settings.name, revision=settings.revision, **arguments)
-        family = family_of(config.model_type)
-        loader = getattr(transformers, family.model_class)
+        family = find_family(config.model_type, named=settings.family, folder=folder)
+        loader = _model_class(family, processor)
         build = getattr(loader, "from_config", None) or loader._from_config
         with torch.device("meta"):
             model = build(config)
+    family = family or generic_family(model, processor, probe=False)
     processor = prepare_processor(processor, family, settings)
     return ModelOutline(
         model=model, processor=processor, family=family, family_info=LoadedFamily(spec=family, config=config)

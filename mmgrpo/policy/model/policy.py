@@ -24,6 +24,7 @@ from mmgrpo.policy.model.forward import PackedForward, TokenStats
 from mmgrpo.policy.model.loading import GivenModel, load_model
 from mmgrpo.policy.model.lora import add_adapters, is_fresh, merged_weights
 from mmgrpo.policy.model.parts import PartCount, bare_name, count_parts, freeze_parts
+from mmgrpo.policy.model.plain import check_generic
 from mmgrpo.policy.model.saved_weights import load_adapter_weights, load_checkpoint_weights, rename_modules
 from mmgrpo.policy.patches import enable_gradient_checkpointing
 from mmgrpo.types import Batch
@@ -229,12 +230,13 @@ def _layout(family: FamilySpec, settings: Model) -> Layout:
     return family.layout if settings.layout == "auto" else "packed" if settings.layout == "packed" else "unpacked"
 
 
-def load_policy(settings: Model, given: GivenModel | None = None) -> Policy:
+def load_policy(settings: Model, given: GivenModel | None = None, *, folder: Path | None = None) -> Policy:
     """Load the policy that ``model:`` describes, with what is trained set as it says.
 
     Args:
         settings: The ``model`` section.
         given: A model that the user has loaded, in place of the one that ``model.name`` names.
+        folder: Of the YAML, where ``model.family`` is looked for first.
 
     Returns:
         A policy on its device, in eval mode.
@@ -243,7 +245,7 @@ def load_policy(settings: Model, given: GivenModel | None = None) -> Policy:
         ConfigError: As :func:`~mmgrpo.policy.model.loading.load_model` and
             :func:`~mmgrpo.policy.model.lora.add_adapters` say.
     """
-    loaded = load_model(settings, given)
+    loaded = load_model(settings, given, folder=folder)
     adapters = None
     if settings.lora is not None:
         adapters = add_adapters(loaded.model, loaded.family, settings.lora, settings.freeze)
@@ -252,6 +254,8 @@ def load_policy(settings: Model, given: GivenModel | None = None) -> Policy:
             warnings.warn(DROPOUT_WARNING, stacklevel=2)
     policy = Policy(loaded.model, loaded.processor, loaded.family, settings, adapters)
     policy.freeze_as_configured()
+    if loaded.family.generic:
+        check_generic(policy)
     if settings.gradient_checkpointing:
         enable_gradient_checkpointing(loaded.model)
         loaded.model.train()  # transformers checkpoints in training mode only; every dropout is zero already

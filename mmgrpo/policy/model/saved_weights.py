@@ -27,7 +27,7 @@ _UNREADABLE = (OSError, ValueError, TypeError, KeyError, RuntimeError, Safetenso
 def load_checkpoint_weights(
     model_class: Any,
     name: str,
-    family: FamilySpec,
+    family: FamilySpec | None,
     *,
     where: str,
     error: type[Exception] = ConfigError,
@@ -38,7 +38,7 @@ def load_checkpoint_weights(
     Args:
         model_class: A transformers class.
         name: Hub id or folder.
-        family: Its record.
+        family: Its record; None: it has none.
         where: For messages.
         error: Raised where weights are missing.
         **arguments: Handed to ``from_pretrained``.
@@ -50,7 +50,7 @@ def load_checkpoint_weights(
         ConfigError: Weights are missing (heads that are tied to the embeddings are not), or ``error``.
     """
     model, report = model_class.from_pretrained(name, output_loading_info=True, **arguments)
-    unused = tuple(family.unused_weights)
+    unused = tuple(family.unused_weights) if family is not None else ()
     unexpected = sorted(key for key in report["unexpected_keys"] if not (unused and key.startswith(unused)))
     if report["missing_keys"]:
         missing = sorted(report["missing_keys"])
@@ -76,8 +76,8 @@ def load_checkpoint_weights(
     return model
 
 
-def _by_part(names: Iterable[str], family: FamilySpec) -> str:
-    counts = Counter(family.part_of(name) for name in names)
+def _by_part(names: Iterable[str], family: FamilySpec | None) -> str:
+    counts = Counter(family.part_of(name) if family is not None else "the weights" for name in names)
     return ", ".join(f"{count} of {part}" for part, count in counts.items())
 
 
