@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mmgrpo.checks.applies import Applies
 from mmgrpo.checks.first_step import check_first_step
-from mmgrpo.checks.watch import Watch
+from mmgrpo.checks.step_checks import RewardCoverageCheck, StepWarnings
 from mmgrpo.checks.weight_sync import WeightProbe
 from mmgrpo.config.schema import Config
 from mmgrpo.contracts import Engine
@@ -45,8 +44,8 @@ class RunMonitor:
         self._checks, self._policy, self._build_prompt = config.checks, policy, build_prompt
         self._sampling, self._warns, self._on_checked = sampling, warns, on_checked
         self._probe = WeightProbe(policy, engine, sampling) if config.checks.weight_sync else None
-        self._applies = Applies()
-        self._watch = Watch(config.checks, masks_truncated=config.loss.mask_truncated_completions)
+        self._coverage = RewardCoverageCheck()
+        self._warnings = StepWarnings(config.checks, masks_truncated=config.loss.mask_truncated_completions)
         self._is_first = True
         self._metrics: dict[str, float] = {}
 
@@ -90,9 +89,9 @@ class RunMonitor:
         Warns:
             UserWarning: Something tells of a run that learns nothing; once of each kind.
         """
-        self._applies.look(scored, metrics)
+        self._coverage.observe(scored, metrics)
         if self._warns:
-            self._watch.look(scored, metrics)
+            self._warnings.observe(scored, metrics)
 
     def finish(self) -> None:
         """Look back at the whole run.
@@ -100,7 +99,7 @@ class RunMonitor:
         Raises:
             RewardError: No reward applied in any step.
         """
-        self._applies.end()
+        self._coverage.finish()
 
     def metrics(self) -> dict[str, float]:
         """What checks have measured since the last call, by logged name."""
@@ -109,9 +108,9 @@ class RunMonitor:
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds."""
-        return {"watch": self._watch.state(), "applies": self._applies.state()}
+        return {"watch": self._warnings.state(), "applies": self._coverage.state()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Continue where ``state`` was taken."""
-        self._watch.load_state(state["watch"])
-        self._applies.load_state(state.get("applies", {}))
+        self._warnings.load_state(state["watch"])
+        self._coverage.load_state(state.get("applies", {}))
