@@ -43,7 +43,7 @@ from mmgrpo.running.callback import OnStep, StepCallback
 from mmgrpo.running.checkpoints import CheckpointWriter
 from mmgrpo.running.prompts import open_encoder, open_memory, open_processor
 from mmgrpo.running.quota import quota_of
-from mmgrpo.running.settings import num_steps, per_rank, sampling_of
+from mmgrpo.running.settings import check_divisible, num_steps, per_rank, sampling_of
 from mmgrpo.running.state import Intervals, RunState
 from mmgrpo.running.warm_start import SupervisedStart
 from mmgrpo.trainer import Components
@@ -135,7 +135,7 @@ def assemble(
         torch.set_num_threads(config.train.threads)
     dist = dist or Single()
     if training:
-        per_rank(config.train.prompts_per_step, dist.world_size, key="train.prompts_per_step")
+        check_divisible(config, dist.world_size, warm_start=fresh)
     opened = open_all(
         config,
         inputs.train_rows,

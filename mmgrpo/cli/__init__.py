@@ -10,6 +10,7 @@ import difflib
 import errno
 import os
 import sys
+import time
 import warnings
 from collections.abc import Sequence
 
@@ -74,7 +75,16 @@ def _run(name: str, words: Sequence[str]) -> int:
         return _complain(explain(what, where=str(error.filename or ""), fix=fix))
 
 
+_FIRST_RANK_SECONDS = 20.0
+"""Under torchrun all ranks make the same mistake; it ends the others once the first has spoken and is gone."""
+
+
 def _complain(message: str) -> int:
+    rank = os.environ.get("RANK", "0")
+    if rank not in ("", "0"):
+        if "TORCHELASTIC_RUN_ID" in os.environ:
+            time.sleep(_FIRST_RANK_SECONDS)
+        message = f"rank {rank}: {message}"  # who is still here made the mistake alone
     print(f"mmgrpo: {message}", file=sys.stderr)
     return MISTAKE
 

@@ -6,6 +6,7 @@ file does not know what is in them.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
 from functools import cache
@@ -65,8 +66,8 @@ def find_file(name: str | Path, base: str | Path | None = None, *, what: str = "
         if _exists(place):
             return place.resolve()
     listed = "\n    ".join(dict.fromkeys(shortened(str(place), 300) for place in tried))
-    close = _close(tried)
-    fix = f"Did you mean {close}?" if close else "Check the spelling, or give an absolute path."
+    near = next(filter(None, map(nearest_path, tried)), "")
+    fix = f"Did you mean {near}?" if near else "Check the spelling, or give an absolute path."
     raise ConfigError(
         explain(f"No such {what}: {shortened(str(name), 200)}", expected=f"one of\n    {listed}", fix=fix)
     )
@@ -90,11 +91,25 @@ def _exists(place: Path) -> bool:
         return False
 
 
-def _close(tried: list[Path]) -> str:
-    for place in tried:
-        if _exists(place.parent) and place.parent.is_dir() and len(place.name) < 256:
-            names = [other.name for other in place.parent.iterdir()]
-            close = difflib.get_close_matches(place.name, names, n=1, cutoff=0.7)
-            if close:
-                return str(place.parent / close[0])
+def nearest_path(path: Path) -> str:
+    """Find the file or folder whose name is closest to one that does not exist.
+
+    Args:
+        path: What was looked for, absolute or from the working folder.
+
+    Returns:
+        The path; its folder may be the mistyped part. Empty: nothing is close.
+    """
+    with contextlib.suppress(OSError, ValueError):  # a folder that cannot be read, a name that cannot exist
+        if path.parent.is_dir():
+            names = [other.name for other in path.parent.iterdir() if not other.name.startswith(".")]
+            return _joined(path.parent, difflib.get_close_matches(path.name[:255], names, n=1))
+        above = path.parent.parent
+        folders = [other.name for other in above.iterdir() if (other / path.name).exists()] if above.is_dir() else []
+        close = difflib.get_close_matches(path.parent.name[:255], folders, n=1)
+        return _joined(above, [f"{folder}/{path.name}" for folder in close])
     return ""
+
+
+def _joined(folder: Path, names: list[str]) -> str:
+    return str(folder / names[0]) if names else ""

@@ -6,7 +6,6 @@ Chooses the reader by the path; how a row becomes a prompt is :mod:`mmgrpo.data.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 from mmgrpo.addresses import kind_of_ending
 from mmgrpo.config.data import AUTO, Beeps, Clips, Files, Package, Scenes, Single
+from mmgrpo.config.paths import nearest_path
 from mmgrpo.data.formats.reading import Format
 from mmgrpo.data.formats.table import FORMATS
 from mmgrpo.data.formats.user import load_format
@@ -181,7 +181,12 @@ def _with_root(rows: Rows, media_root: str | None, base: Path) -> Rows:
     root = find_path(media_root, base)
     if not root.is_dir():
         raise DatasetError(
-            explain("The media folder does not exist", where=f"media_root: {media_root}", got=str(root))
+            explain(
+                "The media folder does not exist",
+                where=f"media_root: {media_root}",
+                got=str(root),
+                fix=f"Did you mean {near}?" if (near := nearest_path(root)) else "",
+            )
         )
     rows.base, rows.confined = root, True
     return rows
@@ -235,27 +240,10 @@ def _open_path(source: Files, base: Path, reader: Callable[[Path], Rows] | None)
         )
     if not reader and _HUB_ID.fullmatch(source.path):
         return _open_hub(source)
-    near = _nearest(path)
+    near = nearest_path(path)
     fix = f"Did you mean {near}?" if near else "Correct the path."
     fix += " Paths start from the YAML's folder, then from the working folder; a hub id is written owner/name."
     raise DatasetError(explain("The data file does not exist", where=shorten(str(path), limit=1000), fix=fix))
-
-
-def _nearest(path: Path) -> str:
-    """Name the file or folder whose path is closest to one that does not exist; empty: none is close."""
-    with contextlib.suppress(OSError, ValueError):
-        parent = path.parent
-        if not parent.is_dir():  # a folder is mistyped
-            grand = parent.parent
-            folders = [one.name for one in grand.iterdir() if one.is_dir()] if grand.is_dir() else []
-            close = difflib.get_close_matches(parent.name, folders, n=1)
-            if not close or not (grand / close[0] / path.name).exists():
-                return ""
-            return str(grand / close[0] / path.name)
-        names = [one.name for one in parent.iterdir() if not one.name.startswith(".")]
-        close = difflib.get_close_matches(path.name, names, n=1)
-        return str(parent / close[0]) if close else ""
-    return ""
 
 
 def find_path(path: str, base: Path) -> Path:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 from mmgrpo.config.rollout import Rollout
+from mmgrpo.config.schema import Config
 from mmgrpo.config.train import Train
 from mmgrpo.errors import ConfigError, explain
 from mmgrpo.types import Sampling
@@ -39,6 +40,22 @@ def num_steps(train: Train, rows: int) -> int:
     )
 
 
+def check_divisible(config: Config, world_size: int, *, warm_start: bool) -> None:
+    """Refuse sizes that do not divide among the processes, before anything is loaded.
+
+    Args:
+        config: The configuration.
+        world_size: How many processes there are.
+        warm_start: The warm start is still to come.
+
+    Raises:
+        ConfigError: One does not divide.
+    """
+    per_rank(config.train.prompts_per_step, world_size, key="train.prompts_per_step")
+    if config.warm_start is not None and warm_start:
+        per_rank(config.warm_start.batch_size, world_size, key="warm_start.batch_size")
+
+
 def per_rank(count: int, world_size: int, *, key: str) -> int:
     """Divide a count among processes.
 
@@ -60,7 +77,8 @@ def per_rank(count: int, world_size: int, *, key: str) -> int:
         explain(
             f"{count} cannot be divided among {world_size} processes",
             where=key,
-            fix=f"Choose a multiple of {world_size}, for example {-(-count // world_size) * world_size}.",
+            expected=f"a multiple of {world_size}",
+            fix=f"Write {key}: {-(-count // world_size) * world_size}.",
         )
     )
 

@@ -153,4 +153,4 @@ def test_a_number_of_prompts_that_does_not_divide_is_told_before_anything_is_loa
     code, told = run(yaml_file(), "train.prompts_per_step=3", world=2)
     assert code == 2
     assert "3 cannot be divided among 2 processes" in told
-    assert "for example 4" in told
+    assert "Write train.prompts_per_step: 4." in told

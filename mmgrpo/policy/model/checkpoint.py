@@ -16,6 +16,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from mmgrpo.config.model import Lora, Model
+from mmgrpo.config.paths import nearest_path
 from mmgrpo.data.network import hub_or_cache
 from mmgrpo.errors import CheckpointError, ConfigError, MmgrpoError, explain
 
@@ -33,7 +34,7 @@ def require_checkpoint(settings: Model) -> None:
     looks_local = path.exists() or path.is_absolute() or settings.name.startswith((".", "~"))
     if not looks_local or (path / "config.json").is_file():
         return
-    got = "no such folder"
+    got, near = "no such folder", "" if path.exists() else nearest_path(path.absolute())
     if (path / "adapter_config.json").is_file():
         got = "an adapter, which has no weights of its own"
     elif path.exists():
@@ -46,6 +47,8 @@ def require_checkpoint(settings: Model) -> None:
             got=got,
             fix="Name the base model here and the adapter under model.lora.adapter."
             if got.startswith("an adapter")
+            else f"Did you mean {near}?"
+            if near
             else f"Check the path, or rehearse without a checkpoint: model.name={REHEARSAL}",
         )
     )

@@ -12,6 +12,7 @@ from typing import Any
 import transformers
 
 from mmgrpo.config.model import Model
+from mmgrpo.config.paths import nearest_path
 from mmgrpo.errors import ConfigError, ProcessorError, explain
 from mmgrpo.policy.families.spec import FamilySpec
 from mmgrpo.policy.model.checkpoint import friendly_errors, require_checkpoint
@@ -69,7 +70,9 @@ def _set_template(processor: Any, settings: Model) -> None:
         return
     path = Path(settings.chat_template)
     if not path.is_file():
-        raise ConfigError(explain("The chat template is not there", where="model.chat_template", got=str(path)))
+        near = nearest_path(path.absolute())
+        fix = f"Did you mean {near}?" if near else "Give the path of a Jinja file, from the working folder."
+        raise ConfigError(explain("No such chat template", where="model.chat_template", got=str(path), fix=fix))
     processor.chat_template = path.read_text(encoding="utf-8")
 
 

@@ -11,12 +11,14 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
 from torch import Tensor
 
 from mmgrpo.config.model import Lora
+from mmgrpo.config.paths import nearest_path
 from mmgrpo.errors import ConfigError, explain
 from mmgrpo.policy.families.spec import FamilySpec
 
@@ -146,6 +148,7 @@ def _read_config(adapter: str, where: str) -> Any:
                 where=where,
                 expected="a folder with adapter_config.json and adapter_model.safetensors, or a hub id",
                 got=str(error).strip().splitlines()[0],
+                fix=f"Did you mean {near}?" if (near := nearest_path(Path(adapter).absolute())) else "",
             )
         ) from error
     config.inference_mode = False
