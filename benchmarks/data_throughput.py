@@ -19,7 +19,6 @@ import json
 import statistics
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
 
 import machine
@@ -29,13 +28,11 @@ from mmgrpo.config.cache import Cache
 from mmgrpo.config.data import Columns, Template
 from mmgrpo.config.model import Model
 from mmgrpo.config.schema import Config
-from mmgrpo.data.encoders import Encoders
-from mmgrpo.data.feed import PromptFeed, Share
+from mmgrpo.data.prompt_loader import PromptLoader
 from mmgrpo.data.samples import Samples
 from mmgrpo.data.sources import rows_from_python
-from mmgrpo.media.remembered import Memory
+from mmgrpo.media.prompt_builders import PromptBuilders
 from mmgrpo.policy.model.loading import ModelOutline, load_outline
-from mmgrpo.running.prompts import copied_maker, open_memory
 
 PICTURES, G, THREADS = 64, 8, 2
 CONFIG = Config(model=Model(name="tiny:qwen2_5_vl"), cache=Cache(media_bytes=2**32))
@@ -59,13 +56,11 @@ def picture_files(folder: Path | None, scratch: Path) -> list[Path]:
     return made
 
 
-def mmgrpo_arm(files: list[Path], outline: ModelOutline, memory: Memory | None = None) -> float:
+def mmgrpo_arm(files: list[Path], builders: PromptBuilders) -> float:
     """Take one prompt for each picture through the feed, as a step does; seconds."""
-    make = partial(copied_maker, CONFIG, outline.processor, outline.family_info, base=Path.cwd(), memory=memory)
-    makers = [make() for _ in range(THREADS)]
     rows = [{"image": str(path), "problem": QUESTION, "solution": "1"} for path in files]
     samples = Samples(rows_from_python(rows), columns=Columns(), template=Template())
-    feed = PromptFeed(samples, Encoders(makers), share=Share(threads=THREADS))
+    feed = PromptLoader(samples, builders.pool(THREADS), threads=THREADS)
     start = time.perf_counter()
     prompts = feed.take(PICTURES)
     seconds = time.perf_counter() - start
@@ -97,11 +92,14 @@ def main() -> None:
     about = machine.describe()
     outline = load_outline(Model(name="tiny:qwen2_5_vl"))
     ours, theirs, kept = [], [], []
-    memory = open_memory(CONFIG, outline.processor, base=Path.cwd())
+    plain, cached = (
+        PromptBuilders(config, outline.processor, outline.family_info, base=Path.cwd())
+        for config in (CONFIG.model_copy(update={"cache": Cache()}), CONFIG)
+    )
     with tempfile.TemporaryDirectory() as scratch:
         files = picture_files(arguments.pictures, Path(scratch))
         for pair in range(arguments.pairs + 1):
-            seconds = mmgrpo_arm(files, outline), repeated_arm(files, outline), mmgrpo_arm(files, outline, memory)
+            seconds = mmgrpo_arm(files, plain), repeated_arm(files, outline), mmgrpo_arm(files, cached)
             if pair:
                 ours.append(seconds[0])
                 theirs.append(seconds[1])

@@ -60,15 +60,15 @@ policy = load_policy(
         sizes={"num_hidden_layers": 2, "vision_depth": 2},
     )
 )
-builder = PromptBuilder(policy.processor, facts=policy.family_info)
+builder = PromptBuilder(policy.processor, family=policy.family_info)
 engine = LocalEngine(policy)
 sampling = Sampling(max_completion_length=4, temperature=1.0)
 greedy = Sampling(max_completion_length=4, temperature=0.0)
 
 
 def next_prompts(how_many: int) -> list[Prompt]:
-    """Draw pictures and tokenise. A prompt's number in the run (``occurrence``) seeds its random streams."""
-    return [builder.encode(new_sample(n), occurrence=n) for _, n in zip(range(how_many), numbers, strict=False)]
+    """Draw pictures and tokenise. A prompt's number in the run (``draw_index``) seeds its random streams."""
+    return [builder.build_prompt(new_sample(n), draw_index=n) for _, n in zip(range(how_many), numbers, strict=False)]
 
 
 def new_optimizer(learning_rate: float, steps: int) -> Optimizer:

@@ -6,7 +6,7 @@ Two stages: :func:`assemble` makes everything that reads, writes and scores, whi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,17 +18,18 @@ from mmgrpo.checks.monitor import RunMonitor
 from mmgrpo.config.load import LoadedConfig
 from mmgrpo.config.schema import Config
 from mmgrpo.contracts import Engine, RunLogger, StopCondition
-from mmgrpo.data.feed import PromptFeed, Share
 from mmgrpo.data.mixture import AnySamples
 from mmgrpo.data.opening import left_out_errors, open_all, verify_media
-from mmgrpo.data.ordering import open_draws, together_in
+from mmgrpo.data.prompt_loader import BuildPrompt, DataShard, PromptLoader
 from mmgrpo.data.row_errors import SkippedRows
+from mmgrpo.data.sampler import InOrder, RowOrder, open_sampler, rows_per_block_of
 from mmgrpo.errors import ConfigError, DatasetError, explain
 from mmgrpo.evaluation.evaluator import SuiteEvaluator, first_rows
 from mmgrpo.evaluation.suites import Suite, check_evaluation, open_suites
 from mmgrpo.grpo.advantages import load_advantages
 from mmgrpo.grpo.loss import load_loss
-from mmgrpo.media.plugins import open_adapters
+from mmgrpo.media.adapters import load_adapters, open_adapters
+from mmgrpo.media.prompt_builders import PromptBuilders
 from mmgrpo.media.prompts import PromptBuilder
 from mmgrpo.observe.progress import Progress
 from mmgrpo.observe.runfolder import RunFolder
@@ -41,7 +42,6 @@ from mmgrpo.reward.score import AnyReward, RewardSum
 from mmgrpo.rollout.local import LocalEngine
 from mmgrpo.running.callback import OnStep, StepCallback
 from mmgrpo.running.checkpoints import CheckpointWriter
-from mmgrpo.running.prompts import open_encoder, open_memory, open_processor
 from mmgrpo.running.quota import quota_of
 from mmgrpo.running.settings import check_divisible, num_steps, per_rank, sampling_of
 from mmgrpo.running.state import Intervals, RunState
@@ -67,7 +67,7 @@ class Assembly:
 
     loaded: LoadedConfig
     policy: Policy
-    processor: PromptBuilder
+    prompt_builder: PromptBuilder
     engine: Engine
     rewards: RewardSum
     train: AnySamples | None
@@ -82,17 +82,17 @@ class Assembly:
     """Training rows that are left out: at first those whose media cannot be read."""
     dist: Strategy
     """The processes that share the work of each step."""
-    encode_aside: Callable[[Sample, int], Prompt]
-    """As :meth:`encode`, for ``data.prefetch`` threads at once."""
+    build_prefetched: BuildPrompt
+    """As :meth:`build_prompt`, for ``data.prefetch`` threads at once."""
 
     @property
     def config(self) -> Config:
         """The resolved configuration."""
         return self.loaded.config
 
-    def encode(self, sample: Sample, occurrence: int) -> Prompt:
+    def build_prompt(self, sample: Sample, draw_index: int = 0) -> Prompt:
         """Turn a sample into a prompt."""
-        return self.processor.encode(sample, occurrence=occurrence)
+        return self.prompt_builder.build_prompt(sample, draw_index)
 
     def start_engine(self, version: int) -> None:
         """Hand the policy's weights to the engine, where no training run does it."""
@@ -151,19 +151,20 @@ def assemble(
         if samples is not None:
             rewards.check_rows(samples)
     check_evaluation(config, rewards.names, folder=loaded.folder)
-    verify = open_adapters(config.data, base=loaded.folder).verify
-    share = Share(rank=dist.rank, world=dist.world_size, gather=dist.all_gather)
-    left_out = verify_media(config.data, opened, verify, share=share)
+    plugins = load_adapters(config.data.adapters, base=loaded.folder)
+    verify = open_adapters(config.data, base=loaded.folder, plugins=plugins).verify
+    shard = DataShard(rank=dist.rank, world_size=dist.world_size, all_gather=dist.all_gather)
+    left_out = verify_media(config.data, opened, verify, shard=shard)
     policy = load_policy(config.model, inputs.model, folder=loaded.folder)
     policy.module.check_media = config.checks.media_count
     policy.module.feature_cache = FeatureCache(config.cache.features_bytes)
-    memory = open_memory(config, policy.processor, base=loaded.folder)
-    processor = open_processor(config, policy.processor, policy.family_info, base=loaded.folder, memory=memory)
+    builders = PromptBuilders(config, policy.processor, policy.family_info, base=loaded.folder, plugins=plugins)
+    prompt_builder, threads = builders.builder(), config.data.prefetch
     return Assembly(
         loaded=loaded,
         policy=policy,
-        processor=processor,
-        encode_aside=open_encoder(config, policy, processor, base=loaded.folder, memory=memory),
+        prompt_builder=prompt_builder,
+        build_prefetched=builders.pool(threads) if threads else prompt_builder.build_prompt,
         engine=open_engine(loaded, policy),
         rewards=rewards,
         dist=dist,
@@ -220,7 +221,7 @@ def open_evaluator(
     return SuiteEvaluator(
         assembly.engine,
         assembly.rewards,
-        assembly.encode_aside,
+        assembly.build_prefetched,
         suites,
         threads=config.data.prefetch,
         dist=assembly.dist,
@@ -264,27 +265,28 @@ ENGINES: Mapping[str, EngineFactory] = {"local": _local_engine}
 """By the name in the YAML. A user's own is a function or class of the same keyword arguments."""
 
 
-def open_feed(assembly: Assembly) -> PromptFeed:
+def open_feed(assembly: Assembly) -> PromptLoader:
     """The endless, resumable source of training prompts."""
     config, data = assembly.config, assembly.config.data
     if assembly.train is None:
         raise DatasetError(explain("There are no rows to train on", where="data.train"))
-    return PromptFeed(
+    return PromptLoader(
         assembly.train,
-        assembly.encode_aside,
-        order=open_draws(assembly.train, data, prompts_per_step=config.train.prompts_per_step),
-        leave_out=left_out_errors(data),
-        left_out=assembly.left_out,
-        share=_share(assembly, assembly.train, threads=data.prefetch),
+        assembly.build_prefetched,
+        sampler=open_sampler(assembly.train, data, prompts_per_step=config.train.prompts_per_step),
+        skip_errors=left_out_errors(data),
+        skip_rows=assembly.left_out,
+        shard=_shard(assembly.dist, assembly.train),
+        threads=data.prefetch,
     )
 
 
-def _share(assembly: Assembly, samples: AnySamples, *, threads: int = 0) -> Share:
-    dist, block = assembly.dist, together_in(samples)
-    return Share(rank=dist.rank, world=dist.world_size, together=block, threads=threads, gather=dist.all_gather)
+def _shard(dist: Strategy, samples: AnySamples) -> DataShard:
+    block = rows_per_block_of(samples)
+    return DataShard(rank=dist.rank, world_size=dist.world_size, rows_per_block=block, all_gather=dist.all_gather)
 
 
-def open_warm_start_feed(assembly: Assembly) -> PromptFeed:
+def open_warm_start_feed(assembly: Assembly) -> PromptLoader:
     """The source of rows to imitate.
 
     Raises:
@@ -293,14 +295,13 @@ def open_warm_start_feed(assembly: Assembly) -> PromptFeed:
     settings, samples = assembly.config.warm_start, assembly.warm_start
     if settings is None or samples is None:
         raise DatasetError(explain("There are no rows to imitate", where="warm_start.data"))
-    return PromptFeed(
+    return PromptLoader(
         samples,
-        assembly.encode,
-        seed=settings.seed,
-        shuffle=True,
-        leave_out=left_out_errors(assembly.config.data),
-        left_out=SkippedRows(source=samples.name, total=len(samples), beside=assembly.left_out),
-        share=_share(assembly, samples),
+        assembly.build_prompt,
+        sampler=InOrder(RowOrder(len(samples), seed=settings.seed)),
+        skip_errors=left_out_errors(assembly.config.data),
+        skip_rows=SkippedRows(source=samples.name, total=len(samples), beside=assembly.left_out),
+        shard=_shard(assembly.dist, samples),
     )
 
 
@@ -347,7 +348,7 @@ def assemble_run(
         config,
         policy=policy,
         engine=assembly.engine,
-        build_prompt=lambda sample: assembly.encode(sample, 0),
+        build_prompt=assembly.build_prompt,
         sampling=sampling,
         warns=dist.is_main_process,
         on_checked=logger.say_checks,

@@ -120,7 +120,7 @@ class PromptSource(Protocol):
         """Stop making prompts ahead."""
         ...
 
-    def note(self, occurrences: Sequence[int], rewards: Sequence[float]) -> None:
+    def apply_feedback(self, draw_indices: Sequence[int], mean_rewards: Sequence[float]) -> None:
         """Say what prompts were worth, so that a curriculum can learn which rows to draw."""
         ...
 

@@ -159,7 +159,7 @@ def collect(parts: Components, quota: Quota, step: int) -> list[ScoredGroup]:
             local = parts.rewards.score(groups, step=step)
         with clock("sync"):
             new = all_gather_groups(parts.dist, local)
-        parts.loader.note([s.group.prompt.occurrence for s in new], [float(s.totals.nanmean()) for s in new])
+        parts.loader.apply_feedback([s.group.prompt.draw_index for s in new], [float(s.totals.nanmean()) for s in new])
         scored = quota.merge(scored, new)
     return with_equal_names(scored)
 

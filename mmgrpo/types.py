@@ -88,7 +88,7 @@ class Prompt:
     """What the processor returned beside the token ids. Opaque outside ``policy/families``."""
     media: tuple[Decoded, ...] = ()
     """The decoded media, in order; rewards get these very objects."""
-    occurrence: int = 0
+    draw_index: int = 0
     """How many prompts the run had drawn before this one: two draws of one row differ here, and only here."""
     prefill: str = ""
     """What the template already wrote of the answer (``<think>``): rewards read it before the completion."""

@@ -67,17 +67,17 @@ def make_prompt():
     """Make a prompt through the policy's own processor, from text and decoded media."""
     from mmgrpo.types import Media, Sample
 
-    def build(policy, text="How many items?", *, images=(), audios=(), videos=(), occurrence=0, sample_id="a"):
+    def build(policy, text="How many items?", *, images=(), audios=(), videos=(), draw_index=0, sample_id="a"):
         kinds = [("image", images), ("audio", audios), ("video", videos)]
         media = tuple(Media(kind=kind, source=item) for kind, items in kinds for item in items)
         content = [*({"type": medium.kind} for medium in media), {"type": "text", "text": text}]
         sample = Sample(id=sample_id, messages=({"role": "user", "content": content},), media=media)
-        return from_processor(policy.processor, sample, occurrence)
+        return from_processor(policy.processor, sample, draw_index)
 
     return build
 
 
-def from_processor(processor, sample, occurrence):
+def from_processor(processor, sample, draw_index):
     """Call the processor as its own documentation does, with media that are decoded already."""
     from mmgrpo.types import Decoded, Prompt
 
@@ -93,7 +93,7 @@ def from_processor(processor, sample, occurrence):
     inputs.pop("attention_mask")
     media = tuple(Decoded(kind=medium.kind, data=medium.source) for medium in sample.media)
     return Prompt(
-        sample=sample, text=text, token_ids=token_ids, model_inputs=inputs, media=media, occurrence=occurrence
+        sample=sample, text=text, token_ids=token_ids, model_inputs=inputs, media=media, draw_index=draw_index
     )
 
 
@@ -159,3 +159,12 @@ def make_batch(make_completion):
         return Batch(segments=tuple(segments))
 
     return build
+
+
+def loader_of(samples, build_prompt, *, seed=0, shuffle=True, **options):
+    """A loader that takes each row once an epoch."""
+    from mmgrpo.data.prompt_loader import PromptLoader
+    from mmgrpo.data.sampler import InOrder, RowOrder
+
+    sampler = InOrder(RowOrder(len(samples), seed=seed, shuffle=shuffle))
+    return PromptLoader(samples, build_prompt, sampler=sampler, **options)

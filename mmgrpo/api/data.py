@@ -21,21 +21,21 @@ from mmgrpo.config.data import Source, Template
 from mmgrpo.config.load import LoadedConfig, Overrides, resolve_config
 from mmgrpo.config.schema import Config
 from mmgrpo.data.convert import write_parquet
-from mmgrpo.data.encoders import Encoders
 from mmgrpo.data.mixture import AnySamples
 from mmgrpo.data.opening import left_out_errors, open_samples, source_notes
+from mmgrpo.data.prompt_loader import BuildPrompt
 from mmgrpo.data.report import Findings, RowStats, content_of, page, plain_answer, printable
 from mmgrpo.data.row_errors import with_row
 from mmgrpo.data.templates import names_in
 from mmgrpo.errors import ConfigError, DataError, DatasetError, MmgrpoError, explain
 from mmgrpo.estimate import Estimate, estimate, measure, sizes_of
+from mmgrpo.media.adapters import load_adapters
 from mmgrpo.media.control_tokens import control_tokens, controls_in
-from mmgrpo.media.encoding import encoded
-from mmgrpo.media.plugins import load_adapters
+from mmgrpo.media.prompt_builders import PromptBuilders
+from mmgrpo.media.serialize import serialize_media
 from mmgrpo.observe.progress import Progress
 from mmgrpo.policy.model.loading import ModelOutline, available_devices, choose_dtype, load_outline
 from mmgrpo.reward.demands import check_rewards
-from mmgrpo.running.prompts import Encode, copied_maker, open_memory
 from mmgrpo.types import Decoded, Sample
 
 _AHEAD = 64
@@ -102,7 +102,7 @@ def check(
         check_rewards(loaded.config.rewards, loaded.folder, scored)
     outline = load_outline(loaded.config.model, folder=loaded.folder)
     count = threads or os.cpu_count() or 1
-    encode = _encoder(loaded, outline, count)
+    build_prompt = _prompt_builders(loaded, outline, count)
     findings: dict[str, Findings] = {}
     with Progress(console=console, log_steps=0) as progress:
         for key, samples in sources.items():
@@ -114,7 +114,7 @@ def check(
                 left_out=left_out_errors(loaded.config.data) if key != "data.eval" else (),
             )
             with progress.phase(f"checking {key}", total, unit="row", every=0) as advance:
-                for stats in _looked(samples, total, encode, outline, count):
+                for stats in _looked(samples, total, build_prompt, outline, count):
                     found.add(stats)
                     advance({})
     if "data.train" in findings:
@@ -143,18 +143,16 @@ def _sources(loaded: LoadedConfig) -> dict[str, AnySamples]:
     return opened
 
 
-def _encoder(loaded: LoadedConfig, outline: ModelOutline, threads: int) -> Encode:
+def _prompt_builders(loaded: LoadedConfig, outline: ModelOutline, threads: int) -> BuildPrompt:
     """Make prompts of any length: what is too long is counted, not raised. A folder of the cache is filled."""
     data = loaded.config.data.model_copy(update={"max_prompt_tokens": None})
     cache = loaded.config.cache.model_copy(update={"media_bytes": 0})  # each medium is looked at once
     config, base = loaded.config.model_copy(update={"data": data, "cache": cache}), loaded.folder
-    memory = open_memory(config, outline.processor, base=base)
-    make = partial(copied_maker, config, outline.processor, outline.family_info, base=base, memory=memory)
-    return Encoders([make() for _ in range(threads)])
+    return PromptBuilders(config, outline.processor, outline.family_info, base=base).pool(threads)
 
 
 def _looked(
-    samples: AnySamples, total: int, encode: Encode, outline: ModelOutline, threads: int
+    samples: AnySamples, total: int, build_prompt: BuildPrompt, outline: ModelOutline, threads: int
 ) -> Iterator[RowStats]:
     """Look at rows side by side, a bounded number of them at a time, in order."""
     controls = control_tokens(outline.processor)
@@ -163,7 +161,7 @@ def _looked(
         """Look at one row; what is wrong with it becomes part of its facts."""
         try:
             sample = samples[row]
-            prompt = encode(sample, row)
+            prompt = build_prompt(sample, row)
         except MmgrpoError as error:
             return RowStats(row=row, error=error, where=samples.where(row))
         kinds = [item.kind for item in prompt.media]
@@ -228,13 +226,13 @@ def head(config: str | Path | Config, *, overrides: Overrides = (), count: int =
     loaded = resolve_config(config, overrides)
     samples = next(iter(_sources(loaded).values()))
     outline = load_outline(loaded.config.model, folder=loaded.folder)
-    encode = _encoder(loaded, outline, 1)
-    return [_shown(samples, row, encode, outline) for row in range(min(count, len(samples)))]
+    build_prompt = _prompt_builders(loaded, outline, 1)
+    return [_shown(samples, row, build_prompt, outline) for row in range(min(count, len(samples)))]
 
 
-def _shown(samples: AnySamples, row: int, encode: Encode, outline: ModelOutline) -> str:
+def _shown(samples: AnySamples, row: int, build_prompt: BuildPrompt, outline: ModelOutline) -> str:
     try:
-        prompt = encode(samples[row], row)
+        prompt = build_prompt(samples[row], row)
     except MmgrpoError as error:
         raise type(error)(with_row(str(error), samples.where(row))) from error
     counts = outline.family_info.count_media_tokens(prompt.token_ids)
@@ -294,7 +292,7 @@ def convert(
     if samples is None:
         raise DatasetError(explain("There are no rows to convert", where=str(source)))
     plugins = load_adapters(data.adapters, base=loaded.folder)
-    return write_parquet(samples, target, encoded=partial(encoded, plugins=plugins), progress=progress)
+    return write_parquet(samples, target, encoded=partial(serialize_media, plugins=plugins), progress=progress)
 
 
 def _to_convert(source: str | Path, overrides: Overrides, form: str) -> LoadedConfig:

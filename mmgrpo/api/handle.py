@@ -130,7 +130,7 @@ class Run:
         _require("count", count, int, least=1)
         _require("temperature", temperature, (int, float), least=0)
         sampling = replace(sampling_of(self.assembly.config.rollout), temperature=temperature, stream="generate")
-        group = self.assembly.engine.generate([self.assembly.encode(asked, 0)], [count], sampling)[0]
+        group = self.assembly.engine.generate([self.assembly.build_prompt(asked)], [count], sampling)[0]
         if not details:
             return [c.text for c in group.completions]
         if isinstance(sample, str):

@@ -15,10 +15,10 @@ from typing import Any, Literal
 
 from mmgrpo.config.data import Data, Mixture, Single, Source
 from mmgrpo.config.schema import Config
-from mmgrpo.data.feed import Share
 from mmgrpo.data.formats.reading import KINDS
 from mmgrpo.data.mixture import AnySamples, MixedSamples
 from mmgrpo.data.network import Downloads
+from mmgrpo.data.prompt_loader import DataShard
 from mmgrpo.data.row_errors import SkippedRows, with_row
 from mmgrpo.data.rows import Rows
 from mmgrpo.data.samples import Samples
@@ -199,7 +199,7 @@ def left_out_errors(data: Data) -> tuple[type[MmgrpoError], ...]:
 
 
 def verify_media(
-    data: Data, opened: Opened, verify: Callable[[Media], None], *, share: Share | None = None
+    data: Data, opened: Opened, verify: Callable[[Media], None], *, shard: DataShard | None = None
 ) -> SkippedRows:
     """Read every medium to learn from or to evaluate on once, before anything is loaded or trained.
 
@@ -207,7 +207,7 @@ def verify_media(
         data: What to do with a medium that cannot be read.
         opened: The rows.
         verify: Raises MediaError where a medium cannot be read.
-        share: Processes that read a part each; default: this one reads all.
+        shard: The rows that this rank reads; default: all.
 
     Returns:
         Training rows to leave out, under ``data.on_bad_media: skip``.
@@ -217,10 +217,10 @@ def verify_media(
             what is measured.
     """
     for held_out in (*([opened.eval] if opened.eval is not None else []), *opened.suites.values()):
-        check_media(held_out, verify, on_bad_media="error", share=share)
+        check_media(held_out, verify, on_bad_media="error", shard=shard)
     if opened.train is None:
         return SkippedRows(source="", total=0)
-    return check_media(opened.train, verify, on_bad_media=data.on_bad_media, share=share).left_out
+    return check_media(opened.train, verify, on_bad_media=data.on_bad_media, shard=shard).left_out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,7 +243,7 @@ def check_media(
     rows: Sequence[int] | None = None,
     threads: int = 4,
     progress: Callable[[int, int], None] | None = None,
-    share: Share | None = None,
+    shard: DataShard | None = None,
 ) -> MediaReport:
     """Make every sample and verify every medium.
 
@@ -256,7 +256,7 @@ def check_media(
         rows: Which rows; default: all.
         threads: Media read side by side.
         progress: Told how many rows are done, and of how many.
-        share: Processes that look at a part each, and find what all found: a medium that one alone could not read
+        shard: The rows that this rank looks at; each rank gets what all found: a medium that one alone could not read
             must not set their rows apart. Default: this one looks at all.
 
     Returns:
@@ -269,8 +269,8 @@ def check_media(
     wanted = samples.checkable()
     if rows is not None:
         wanted = sorted(set(rows) & set(wanted)) if len(wanted) else ()
-    shard = share or Share()
-    local = wanted[shard.rank :: shard.world]
+    shard = shard or DataShard()
+    local = wanted[shard.rank :: shard.world_size]
     verified: Verified = {}
     faults: dict[int, str] = {}
     media = 0
@@ -283,7 +283,7 @@ def check_media(
                 if fault is not None:
                     faults[row] = with_row(fault, samples.where(row))
             (progress or _silent)(min(start + _CHUNK, len(local)), len(local))
-    gathered = shard.gather((faults, media))
+    gathered = shard.all_gather((faults, media))
     faults, media = {row: fault for part, _ in gathered for row, fault in part.items()}, sum(n for _, n in gathered)
     if faults and on_bad_media == "error":
         raise MediaError(_unreadable(faults, len(wanted)))

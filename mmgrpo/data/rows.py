@@ -41,8 +41,8 @@ class Rows(ABC, Sequence[Row]):
     """Whether the rows are made in code, so that their media need no check."""
     controls_as_text: bool = False
     """Whether control tokens of the model in its texts are letters to the model."""
-    together: int = 1
-    """How many rows behind one another belong in one step: 2 where each has a twin."""
+    rows_per_block: int = 1
+    """How many rows behind one another belong in one step: 2 where they are shuffled pairs."""
     format: Any = "auto"
     """The form of the rows, where the configuration names one; auto: told by their columns."""
 

@@ -24,8 +24,8 @@ from mmgrpo.config.data import Columns, Template
 from mmgrpo.data.formats.reading import KINDS, ONE_FORM, Format, ParsedRow, is_hole, plain_block, split_tags
 from mmgrpo.data.formats.table import check_columns, form_of
 from mmgrpo.data.rows import Row, Rows
+from mmgrpo.data.shuffled_pairs import as_shuffled_pair
 from mmgrpo.data.templates import fill, template_names
-from mmgrpo.data.twins import as_twin
 from mmgrpo.errors import DatasetError, MediaError, MmgrpoError, explain, shorten
 from mmgrpo.types import Media, Message, Sample
 
@@ -100,7 +100,7 @@ class Samples(Sequence[Sample]):
             ) from error
         if self.rows.controls_as_text:
             sample = replace(sample, controls_as_text=True)
-        return as_twin(sample) if self.rows.together == 2 else sample
+        return as_shuffled_pair(sample) if self.rows.rows_per_block == 2 else sample
 
     def where(self, index: int) -> str:
         """Say where sample ``index`` came from, for messages."""

@@ -20,11 +20,11 @@ from mmgrpo.data.formats.user import load_format
 from mmgrpo.data.json_file import json_rows
 from mmgrpo.data.rows import CsvRows, JoinedRows, JsonLinesRows, ListedRows, RenamedRows, Rows, choose
 from mmgrpo.data.shards import shard_rows
+from mmgrpo.data.shuffled_pairs import ShuffledPairRows
 from mmgrpo.data.synthetic.beeps import BeepRows
 from mmgrpo.data.synthetic.clips import ClipRows
 from mmgrpo.data.synthetic.scenes import scene_rows
 from mmgrpo.data.tables import TableRows, arrow_rows, loaded_rows, one_split, parquet_rows, saved_rows, streamed_rows
-from mmgrpo.data.twins import TwinRows
 from mmgrpo.errors import DatasetError, explain, shorten
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
@@ -57,7 +57,9 @@ def open_rows(source: Single, *, base: Path, seed: int = 0) -> Rows:
         DatasetError: Missing, unreadable, malformed or empty.
     """
     if isinstance(source, Scenes | Beeps | Clips):
-        return TwinRows(_made(source)) if isinstance(source, Clips) and source.shuffled_twins else _made(source)
+        return (
+            ShuffledPairRows(_made(source)) if isinstance(source, Clips) and source.shuffled_twins else _made(source)
+        )
     seed = seed if source.seed is None else source.seed
     if isinstance(source, Package):
         return choose(easy_vqa_rows(source.split), source.limit, seed=seed)
@@ -70,7 +72,7 @@ def open_rows(source: Single, *, base: Path, seed: int = 0) -> Rows:
     rows = _with_root(_open_path(source, base, reader), source.media_root, base)
     rows.format = form
     rows = choose(_filled(rows), source.limit, seed=seed)
-    rows = TwinRows(rows) if source.shuffled_twins else rows
+    rows = ShuffledPairRows(rows) if source.shuffled_twins else rows
     rows.controls_as_text = source.control_tokens == "text"
     return rows
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from mmgrpo.contracts import Engine
-from mmgrpo.data.encoders import prompt_batches
+from mmgrpo.data.prompt_loader import prompt_batches
 from mmgrpo.errors import ConfigError, explain
 from mmgrpo.evaluation.results import Report, Result, RowResult, score_rows
 from mmgrpo.evaluation.suites import Metric, Suite, pinned_settings
@@ -110,7 +110,7 @@ class SuiteEvaluator:
         digests: list[str] = []
         places = range(dist.rank, len(suite.samples), dist.world_size)
         for prompts in prompt_batches(
-            suite.samples, self._build_prompt, size=suite.batch_size, places=places, threads=self._threads
+            suite.samples, self._build_prompt, size=suite.batch_size, indices=places, threads=self._threads
         ):
             digests += [_digest(prompt) for prompt in prompts]
             for decoding, rows in zip(suite.decodings, local, strict=True):

@@ -6,7 +6,8 @@ cut: what does not fit is refused with its sizes. Imports no transformers: the p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from queue import SimpleQueue
 from typing import Any
 
 from torch import Tensor
@@ -25,13 +26,13 @@ _NOT_INPUTS = ("input_ids", "attention_mask")
 
 
 class PromptBuilder:
-    """Turns samples into prompts with one processor (``contracts.Processor``)."""
+    """Turns samples into prompts with one processor."""
 
     def __init__(
         self,
         processor: Any,
         *,
-        facts: FamilyInfo,
+        family: FamilyInfo,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         max_prompt_tokens: int | None = None,
         adapters: Adapters | None = None,
@@ -42,7 +43,7 @@ class PromptBuilder:
 
         Args:
             processor: A loaded transformers processor, or the tokenizer of a text-only family.
-            facts: What the family reads, and which tokens stand for media.
+            family: What the family reads, and which tokens stand for media.
             chat_template_kwargs: Handed to the chat template.
             max_prompt_tokens: Longer prompts are refused, in tokens with placeholders expanded; None: no limit.
             adapters: Who reads the media; default: the built-in readers at the processor's own rates and sizes.
@@ -50,7 +51,7 @@ class PromptBuilder:
                 and the processor can, else after it.
             end_token_ids: Tokens that end an answer; default: the tokenizer's end and padding tokens.
         """
-        self._processor, self._facts = processor, facts
+        self._processor, self._family = processor, family
         self._tokenizer = getattr(processor, "tokenizer", processor)
         self._template_kwargs = dict(chat_template_kwargs or {})
         self._limit = max_prompt_tokens
@@ -60,12 +61,12 @@ class PromptBuilder:
         own = (self._tokenizer.eos_token_id, self._tokenizer.pad_token_id)
         self._ends = frozenset(i for i in (own if end_token_ids is None else end_token_ids) if i is not None)
 
-    def encode(self, sample: Sample, *, occurrence: int = 0) -> Prompt:
+    def build_prompt(self, sample: Sample, draw_index: int = 0) -> Prompt:
         """Decode the media, each once, render the chat template and tokenise.
 
         Args:
             sample: The row.
-            occurrence: How many prompts the run had drawn before this one.
+            draw_index: How many prompts the run had drawn before this one.
 
         Returns:
             The prompt, with the very media objects that the processor saw. Under ``clip_sound`` its sample holds
@@ -77,7 +78,7 @@ class PromptBuilder:
             ProcessorError: No template, or placeholders that do not match the media.
         """
         if self._clip_sound:
-            weaves = self._facts.audio_in_video and hasattr(self._processor, "load_audio_from_video")
+            weaves = self._family.audio_in_video and hasattr(self._processor, "load_audio_from_video")
             sample = with_sound(sample, woven=weaves)  # processors of older transformers cannot be asked to weave
         self._check_kinds(sample)
         media = tuple(self.adapters.decode(medium) for medium in sample.media)
@@ -98,7 +99,7 @@ class PromptBuilder:
             token_ids=token_ids,
             model_inputs={key: value for key, value in output.items() if key not in _NOT_INPUTS},
             media=media,
-            occurrence=occurrence,
+            draw_index=draw_index,
             prefill=prefill_of(text),
         )
 
@@ -118,12 +119,12 @@ class PromptBuilder:
 
     def _check_kinds(self, sample: Sample) -> None:
         for medium in sample.media:
-            if medium.kind not in self._facts.kinds:
+            if medium.kind not in self._family.kinds:
                 raise ProcessorError(
                     explain(
-                        f"{self._facts.name} does not read {_NOUNS[medium.kind][1]}",
+                        f"{self._family.name} does not read {_NOUNS[medium.kind][1]}",
                         where=f"sample {sample.id}, {medium.name}",
-                        expected=", ".join(sorted(self._facts.kinds)) or "text alone",
+                        expected=", ".join(sorted(self._family.kinds)) or "text alone",
                         fix=f"Choose another model, or leave {_NOUNS[medium.kind][1]} out of the rows.",
                     )
                 )
@@ -155,7 +156,7 @@ class PromptBuilder:
         bos = self._tokenizer.bos_token
         if self._tokenizer is self._processor or (bos and text.startswith(bos)):
             kwargs["add_special_tokens"] = False  # the template wrote them
-        kwargs |= processor_inputs(media, self._processor, counts_images=self._facts.counts_images)
+        kwargs |= processor_inputs(media, self._processor, counts_images=self._family.counts_images)
         if slots:
             kwargs |= {"load_audio_from_video": True, "audio_from_video_indices": slots}
         try:
@@ -171,7 +172,7 @@ class PromptBuilder:
             ) from error
 
     def _check_tokens(self, token_ids: Tensor, sample: Sample) -> None:
-        counts = self._facts.count_media_tokens(token_ids)
+        counts = self._family.count_media_tokens(token_ids)
         for kind in dict.fromkeys(medium.kind for medium in sample.media):
             if not counts.get(kind):
                 raise ProcessorError(
@@ -206,3 +207,30 @@ class PromptBuilder:
             if media:
                 parts.append(f"{counts.get(kind, 0)} are for the {one if media == 1 else f'{media} {many}'}")
         return f", of which {' and '.join(parts)}" if parts else ""
+
+
+class PromptBuilderPool:
+    """Equal builders of prompts, each used by one thread at a time; a caller waits where none is free.
+
+    A tokenizer must not work for two threads at once, so every thread that builds prompts ahead gets a processor of
+    its own, and none is shared with whoever decodes answers meanwhile.
+    """
+
+    def __init__(self, builders: Sequence[Callable[[Sample, int], Prompt]]) -> None:
+        """Take as many builders as there are threads."""
+        self._free: SimpleQueue[Callable[[Sample, int], Prompt]] = SimpleQueue()
+        for builder in builders:
+            self._free.put(builder)
+
+    def __call__(self, sample: Sample, draw_index: int) -> Prompt:
+        """Build a prompt with whichever builder is free.
+
+        Args:
+            sample: The row.
+            draw_index: How many prompts the run had drawn before this one.
+        """
+        build = self._free.get()
+        try:
+            return build(sample, draw_index)
+        finally:
+            self._free.put(build)

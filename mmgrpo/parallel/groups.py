@@ -29,7 +29,7 @@ def all_gather_groups(dist: Strategy, groups: Sequence[ScoredGroup]) -> list[Sco
     everyone = [
         one for rank, shard in enumerate(shards) for one in (groups if rank == dist.rank else shard)
     ]  # this rank's with all they hold
-    return sorted(everyone, key=lambda one: one.group.prompt.occurrence)
+    return sorted(everyone, key=lambda one: one.group.prompt.draw_index)
 
 
 def _light(scored: ScoredGroup) -> ScoredGroup:

@@ -120,7 +120,7 @@ class LocalEngine:
         slots = [_DecodingSlot(prompt=i) for i, count in enumerate(counts) for _ in range(count)]
         keys = np.concatenate(
             [
-                stream_keys(sampling.seed, sampling.stream, p.occurrence, c)
+                stream_keys(sampling.seed, sampling.stream, p.draw_index, c)
                 for p, c in zip(prompts, counts, strict=True)
             ]
         )

@@ -165,20 +165,20 @@ def _mix(state: NDArray[np.uint64], word: NDArray[np.uint64]) -> NDArray[np.uint
     return z ^ (z >> np.uint64(31))
 
 
-def stream_keys(seed: int, stream: str, occurrence: int, count: int) -> NDArray[np.uint64]:
+def stream_keys(seed: int, stream: str, draw_index: int, count: int) -> NDArray[np.uint64]:
     """Keys of the ``count`` completions of one prompt.
 
     Args:
         seed: ``rollout.seed``.
         stream: "train", "eval", …: streams of different names share nothing.
-        occurrence: Of the prompt in the run.
+        draw_index: Of the prompt in the run.
         count: Completions.
 
     Returns:
         One key per completion.
     """
     state = np.zeros(count, dtype=np.uint64)
-    for word in (seed, zlib.crc32(stream.encode()), occurrence):
+    for word in (seed, zlib.crc32(stream.encode()), draw_index):
         state = _mix(state, np.full(count, word, dtype=np.uint64))
     return _mix(state, np.arange(count, dtype=np.uint64))
 

@@ -81,7 +81,7 @@ class DynamicSampling(Quota):
         self._kept = len(found)
         if missing <= 0 or self._rollouts <= self.resamples:
             return found
-        return sorted([*found, *self._equal[-missing:]], key=lambda one: one.group.prompt.occurrence)
+        return sorted([*found, *self._equal[-missing:]], key=lambda one: one.group.prompt.draw_index)
 
     def metrics(self) -> dict[str, float]:
         """Give the rollouts of the step, the groups replaced, and the mean total of all that was sampled."""

@@ -1,6 +1,6 @@
 """The random streams of Python, numpy and torch, as plain values that a checkpoint can hold.
 
-Completions draw from streams of their own (seed, step, occurrence, index) and are no concern of this file.
+Completions draw from streams of their own (seed, step, draw_index, index) and are no concern of this file.
 """
 
 from __future__ import annotations

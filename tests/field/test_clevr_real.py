@@ -73,7 +73,7 @@ def test_a_picture_of_480_by_320_costs_187_tokens_as_the_example_says(local, tmp
     config = ROOT / "examples" / "clevr_70k_counting.yaml"
     overrides = [*SMALL, "model.name=tiny:qwen2_5_vl", f"data.train.path={local}", "train.num_steps=0"]
     run = mmgrpo.train(config, overrides=[*overrides, f"train.output_dir={tmp_path / 'runs' / 'x'}", "loss.beta=0"])
-    prompt = run.assembly.encode(run.samples()[0], 0)
+    prompt = run.assembly.build_prompt(run.samples()[0])
     assert run.policy.family_info.count_media_tokens(prompt.token_ids)["image"] == 187
     assert prompt.media[0].data.mode == "RGB"
     assert QUESTION in prompt.text

@@ -17,13 +17,13 @@ import torch
 from PIL import Image
 
 from mmgrpo.config.data import Columns, Files, Template
-from mmgrpo.data.feed import PromptFeed
 from mmgrpo.data.opening import check_media
 from mmgrpo.data.samples import Samples
 from mmgrpo.data.sources import open_rows, rows_from_python
 from mmgrpo.errors import MediaError
 from mmgrpo.media.decode import decode, verify
 from mmgrpo.types import Media, Prompt, Sample
+from tests.conftest import loader_of
 
 DATA = Path(os.environ.get("MMGRPO_FIELD_DATA", "../shared/data")).absolute()
 ODD = DATA / "odd_images"
@@ -54,10 +54,10 @@ def samples_of(rows: list[dict], folder: Path, **keys: Any) -> Samples:
     return Samples(opened, columns=Columns(), template=Template())
 
 
-def encode(sample: Sample, occurrence: int) -> Prompt:
+def encode(sample: Sample, draw_index: int) -> Prompt:
     media = tuple(decode(m) for m in sample.media)
     return Prompt(
-        sample=sample, text="", token_ids=torch.tensor([0]), model_inputs={}, media=media, occurrence=occurrence
+        sample=sample, text="", token_ids=torch.tensor([0]), model_inputs={}, media=media, draw_index=draw_index
     )
 
 
@@ -150,7 +150,7 @@ def test_d03_skip_leaves_the_others_intact_and_in_order(six_rows: Samples):
         report = check_media(six_rows, verify, on_bad_media="skip")
     assert len(caught) == 1, "one line for all"
     assert "2 of 6 rows" in str(caught[-1].message)
-    feed = PromptFeed(six_rows, encode, shuffle=False, leave_out=(MediaError,), left_out=report.left_out)
+    feed = loader_of(six_rows, encode, shuffle=False, skip_errors=(MediaError,), skip_rows=report.left_out)
     prompts = feed.take(4)
     assert [p.sample.id for p in prompts] == ["0", "1", "2", "4"]
     for prompt in prompts:

@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from mmgrpo.config.data import Columns, Template
-from mmgrpo.data.feed import PromptFeed, Share
 from mmgrpo.data.samples import Samples
 from mmgrpo.data.sources import rows_from_python
 from mmgrpo.media.prompts import PromptBuilder
 from mmgrpo.policy.families.registry import family_of
 from mmgrpo.policy.families.spec import LoadedFamily, join_inputs
 from mmgrpo.types import Decoded, Prompt, Sample
+from tests.conftest import loader_of
 
 CPU = torch.device("cpu")
 MODES = ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I;16", "F", "YCbCr"]
@@ -37,7 +37,7 @@ def tiny() -> SimpleNamespace:
     model, processor = family.tiny({}, 0)
     facts = LoadedFamily(spec=family, config=model.config)
     return SimpleNamespace(
-        model=model, processor=processor, family=family, facts=facts, builder=PromptBuilder(processor, facts=facts)
+        model=model, processor=processor, family=family, facts=facts, builder=PromptBuilder(processor, family=facts)
     )
 
 
@@ -78,10 +78,10 @@ def test_any_order_of_modes_and_sizes_keeps_each_picture_with_its_prompt(
 ):
     pictures = [[flat(grey, mode, (width, height)) for grey, mode, width, height in row] for row in rows]
 
-    def encode(sample: Sample, occurrence: int) -> Prompt:
-        return tiny.builder.encode(sample, occurrence=occurrence)
+    def encode(sample: Sample, draw_index: int) -> Prompt:
+        return tiny.builder.build_prompt(sample, draw_index=draw_index)
 
-    feed = PromptFeed(samples_of(pictures), encode, shuffle=False, share=Share(threads=threads))
+    feed = loader_of(samples_of(pictures), encode, shuffle=False, threads=threads)
     prompts = feed.take(len(rows))
     feed.close()
     joined = join_inputs(tiny.family, prompts, CPU)
@@ -106,12 +106,12 @@ def test_a_rows_prompt_does_not_depend_on_its_neighbours(
 ):
     own = [flat(90, "RGB", (56, 84))]
     groups = [[flat(g, m, (w, h)) for g, m, w, h in row] for row in others]
-    alone = tiny.builder.encode(samples_of([own])[0])
+    alone = tiny.builder.build_prompt(samples_of([own])[0])
     for place in range(len(groups) + 1):
         among = [*groups[:place], own, *groups[place:]]
         rows = [{"image": group, "problem": "question 0", "solution": 0} for group in among]
         samples = Samples(rows_from_python(rows), columns=Columns(), template=Template())
-        prompt = [tiny.builder.encode(sample) for sample in samples][place]
+        prompt = [tiny.builder.build_prompt(sample) for sample in samples][place]
         assert torch.equal(prompt.token_ids, alone.token_ids)
         assert torch.equal(prompt.model_inputs["pixel_values"], alone.model_inputs["pixel_values"])
 
@@ -145,7 +145,7 @@ def test_p08_tiles_of_each_micro_batch_are_those_of_its_rows(tiny: SimpleNamespa
 
 def test_p09_rows_with_and_without_a_picture_stand_in_any_order(tiny: SimpleNamespace):
     pictures = [[flat(200, "RGB", (56, 56))], [], []]
-    prompts = [tiny.builder.encode(sample) for sample in samples_of(pictures)]
+    prompts = [tiny.builder.build_prompt(sample) for sample in samples_of(pictures)]
     alone = [tiny.family.encode(tiny.model, [prompt])[0].embeddings for prompt in prompts]
     for order in itertools.permutations(range(3)):
         together = tiny.family.encode(tiny.model, [prompts[i] for i in order])
@@ -163,7 +163,7 @@ def test_odd_file_names_and_wrong_endings_load_by_their_content(name: str, endin
     (tmp_path / "rows.jsonl").write_text(json.dumps(row), encoding="utf-8")
     rows = rows_from_python([row], base=tmp_path)
     sample = Samples(rows, columns=Columns(), template=Template())[0]
-    assert tiny.builder.encode(sample).media[0].data.getpixel((3, 3)) == (9, 9, 9)
+    assert tiny.builder.build_prompt(sample).media[0].data.getpixel((3, 3)) == (9, 9, 9)
 
 
 @pytest.mark.parametrize("truth", ["0", "-3", "<answer> 0 </answer>"])

@@ -41,11 +41,11 @@ def counting(source: Any) -> Sample:
 @needs_files
 def test_p01_a_prompt_is_never_cut_inside_a_picture(tiny):
     processor, facts = tiny
-    whole = PromptBuilder(processor, facts=facts).encode(counting(CLEVR))
+    whole = PromptBuilder(processor, family=facts).build_prompt(counting(CLEVR))
     pictured = facts.count_media_tokens(whole.token_ids)["image"]
     assert pictured > 150
     with pytest.raises(ProcessorError) as caught:
-        PromptBuilder(processor, facts=facts, max_prompt_tokens=64).encode(counting(CLEVR))
+        PromptBuilder(processor, family=facts, max_prompt_tokens=64).build_prompt(counting(CLEVR))
     assert f"prompt needs {len(whole.token_ids)} tokens, limit is 64, of which {pictured} are for the picture" in str(
         caught.value
     )
@@ -55,9 +55,9 @@ def test_p01_a_prompt_is_never_cut_inside_a_picture(tiny):
 @pytest.mark.parametrize("side", [(480, 320), (1548, 884)])
 def test_p02_the_same_sample_gives_the_same_inputs_each_time(tiny, side: tuple[int, int]):
     processor, facts = tiny
-    builder = PromptBuilder(processor, facts=facts)
+    builder = PromptBuilder(processor, family=facts)
     sample = counting(Image.effect_noise(side, 50).convert("RGB"))
-    first, second = builder.encode(sample), builder.encode(sample, occurrence=9)
+    first, second = builder.build_prompt(sample), builder.build_prompt(sample, draw_index=9)
     assert torch.equal(first.token_ids, second.token_ids)
     assert set(first.model_inputs) == set(second.model_inputs)
     for key, value in first.model_inputs.items():
@@ -69,8 +69,8 @@ def test_p02_the_same_sample_gives_the_same_inputs_each_time(tiny, side: tuple[i
 def test_p14_a_limit_that_is_not_reached_changes_nothing(tiny):
     processor, facts = tiny
     sample = counting(Image.new("RGB", (112, 112)))
-    free = PromptBuilder(processor, facts=facts).encode(sample)
-    limited = PromptBuilder(processor, facts=facts, max_prompt_tokens=4096).encode(sample)
+    free = PromptBuilder(processor, family=facts).build_prompt(sample)
+    limited = PromptBuilder(processor, family=facts, max_prompt_tokens=4096).build_prompt(sample)
     assert torch.equal(free.token_ids, limited.token_ids)
     assert free.text == limited.text
     ends = {"<|im_start|>", "<|vision_start|>", "<|vision_end|>", "<|im_end|>"}

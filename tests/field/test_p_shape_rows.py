@@ -57,7 +57,7 @@ def build(family: str, data: Data | None = None, **limits: int) -> tuple[PromptB
     set_pixel_limits(processor, limits.get("min_pixels"), limits.get("max_pixels"))
     facts = LoadedFamily(spec=record, config=model.config)
     return (
-        PromptBuilder(processor, facts=facts, adapters=Adapters(built_in(data, processor=processor))),
+        PromptBuilder(processor, family=facts, adapters=Adapters(built_in(data, processor=processor))),
         processor,
         facts,
     )
@@ -67,7 +67,7 @@ def build(family: str, data: Data | None = None, **limits: int) -> tuple[PromptB
 @pytest.mark.parametrize("side", [(40, 2000), (2000, 40)])
 def test_p04_a_thin_picture_keeps_a_side_of_at_least_one_patch(family: str, side: tuple[int, int]):
     builder, _, facts = build(family, max_pixels=4 * 28 * 28)
-    prompt = builder.encode(sample_of(noise(*side)))
+    prompt = builder.build_prompt(sample_of(noise(*side)))
     _, high, wide = prompt.model_inputs["image_grid_thw"][0].tolist()
     assert min(high, wide) >= 2
     assert facts.count_media_tokens(prompt.token_ids)["image"] == high * wide // 4
@@ -88,7 +88,7 @@ def test_p05_an_extreme_shape_is_found_before_the_run(by: str):
     padded = Data(image=ImageLimits(on_bad_shape="pad"), background=(0, 0, 255))
     check_media(samples, Adapters(built_in(padded)).verify)
     builder, _, _ = build("qwen2_5_vl", padded)
-    image = builder.encode(samples[3]).media[0].data
+    image = builder.build_prompt(samples[3]).media[0].data
     assert image.size == (2276, 12)
     assert image.getpixel((0, 0)) == (0, 0, 255)
     assert np.array_equal(np.asarray(image)[1:11], np.asarray(bad))
@@ -108,12 +108,12 @@ def test_a_side_below_the_smallest_is_refused_or_padded():
 @pytest.mark.parametrize("family", FAMILIES)
 def test_p10_the_pixel_limit_holds_and_tokens_follow_from_it(family: str):
     builder, processor, facts = build(family, max_pixels=200_704)
-    prompt = builder.encode(sample_of(noise(1548, 884)))
+    prompt = builder.build_prompt(sample_of(noise(1548, 884)))
     patch = processor.image_processor.patch_size
     _, high, wide = prompt.model_inputs["image_grid_thw"][0].tolist()
     assert high * patch * wide * patch <= 200_704
     assert facts.count_media_tokens(prompt.token_ids)["image"] == (high // 2) * (wide // 2)
-    small = build(family, min_pixels=100_000, max_pixels=200_704)[0].encode(sample_of(noise(40, 40)))
+    small = build(family, min_pixels=100_000, max_pixels=200_704)[0].build_prompt(sample_of(noise(40, 40)))
     _, high, wide = small.model_inputs["image_grid_thw"][0].tolist()
     assert 100_000 <= high * patch * wide * patch <= 200_704
 

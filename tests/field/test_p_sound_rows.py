@@ -103,11 +103,11 @@ def test_p03_a_prompt_is_never_cut_inside_a_sound(family: str):
     media = tuple(Media(kind="audio", source=AUDIO / "jfk.flac", name=f"jfk {i}") for i in range(2))
     blocks = [{"type": "audio"}, {"type": "audio"}, {"type": "text", "text": "Are they the same?"}]
     sample = Sample(id="row-0", messages=({"role": "user", "content": blocks},), media=media)
-    whole = PromptBuilder(processor, facts=facts).encode(sample)
+    whole = PromptBuilder(processor, family=facts).build_prompt(sample)
     heard = facts.count_media_tokens(whole.token_ids)["audio"]
     assert heard == 2 * 275, "eleven seconds at twenty-five tokens a second, twice"
     with pytest.raises(ProcessorError) as caught:
-        PromptBuilder(processor, facts=facts, max_prompt_tokens=200).encode(sample)
+        PromptBuilder(processor, family=facts, max_prompt_tokens=200).build_prompt(sample)
     told = f"prompt needs {len(whole.token_ids)} tokens, limit is 200, of which {heard} are for the 2 audio clips"
     assert told in str(caught.value)
     assert "row-0" in str(caught.value)

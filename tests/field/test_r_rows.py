@@ -19,7 +19,7 @@ def ratios(tiny_policy, make_prompt, make_picture):
     def measure(**sampling):
         policy = tiny_policy()
         prompts = [
-            make_prompt(policy, "How many?", images=[make_picture(56 + 28 * (i % 3), seed=i)], occurrence=i)
+            make_prompt(policy, "How many?", images=[make_picture(56 + 28 * (i % 3), seed=i)], draw_index=i)
             for i in range(8)
         ]
         settings = Sampling(max_completion_length=16, seed=1, **sampling)

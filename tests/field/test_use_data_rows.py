@@ -16,8 +16,8 @@ from PIL import Image
 from mmgrpo.api.data import DataReport, check
 from mmgrpo.config.data import Columns, Files, Template
 from mmgrpo.config.load import resolve_config
-from mmgrpo.data.feed import PromptFeed
 from mmgrpo.data.opening import open_samples, source_notes
+from mmgrpo.data.prompt_loader import PromptLoader
 from mmgrpo.data.row_errors import SkippedRows
 from mmgrpo.data.samples import Samples, to_sample
 from mmgrpo.data.sources import open_rows, rows_from_python
@@ -273,7 +273,7 @@ def test_r209_control_tokens_in_a_question_are_told(folder: Path):
 @pytest.mark.parametrize("name", ["qwen2_5_vl", "smolvlm", "gemma3", "mistral3"])
 def test_r209_control_tokens_are_read_as_text_where_asked(name: str, folder: Path):
     outline = load_outline(resolve_config(None, base={"model": {"name": f"tiny:{name}"}}).config.model)
-    builder = PromptBuilder(outline.processor, facts=outline.family_info)
+    builder = PromptBuilder(outline.processor, family=outline.family_info)
     tokenizer = outline.processor.tokenizer
     end = "<|im_end|>"
     assert end in control_tokens(outline.processor)
@@ -281,7 +281,7 @@ def test_r209_control_tokens_are_read_as_text_where_asked(name: str, folder: Pat
     counts, texts = {}, {}
     for mode in ("keep", "text"):
         rows = open_rows(Files(path=str(jsonl(folder, [forged])), control_tokens=mode), base=folder)
-        prompt = builder.encode(Samples(rows, columns=Columns(), template=Template())[0])
+        prompt = builder.build_prompt(Samples(rows, columns=Columns(), template=Template())[0])
         counts[mode] = int((prompt.token_ids == tokenizer.convert_tokens_to_ids(end)).sum())
         texts[mode] = tokenizer.decode(prompt.token_ids)
         for value in prompt.model_inputs.values():
@@ -297,8 +297,8 @@ def test_r209_control_tokens_are_read_as_text_where_asked(name: str, folder: Pat
 def test_r212_a_run_resumed_on_other_rows_of_the_same_number_says_so(folder: Path):
     rows = [{**GOOD, "problem": f"How many, {i}?"} for i in range(40)]
 
-    def feed(rows: list[dict[str, Any]]) -> PromptFeed:
-        return PromptFeed(samples_of(rows, folder), lambda sample, occurrence: None)
+    def feed(rows: list[dict[str, Any]]) -> PromptLoader:
+        return PromptLoader(samples_of(rows, folder), lambda sample, draw_index: None)
 
     state = json.loads(json.dumps(feed(rows).state()))
     feed(list(rows)).load_state(state)  # the same rows: not a word

@@ -20,7 +20,7 @@ def rolled_out(tiny_policy, make_prompt, make_picture):
 
     def build(dtype: str, **settings):
         policy = tiny_policy("qwen2_5_vl", device="cuda", dtype=dtype, **settings)
-        prompts = [make_prompt(policy, images=[make_picture(seed=i)], occurrence=i) for i in range(3)]
+        prompts = [make_prompt(policy, images=[make_picture(seed=i)], draw_index=i) for i in range(3)]
         sampling = Sampling(max_completion_length=24, temperature=1.0, seed=1)
         return policy, LocalEngine(policy).generate(prompts, [4] * len(prompts), sampling)
 

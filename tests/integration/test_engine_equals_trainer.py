@@ -46,7 +46,7 @@ def three_prompts(make_prompt, make_picture, make_beep):
                 text,
                 images=[make_picture(*size, seed=i) for size in sizes] if sees else [],
                 audios=[make_beep(0.3 + 0.2 * i, seed=i) for _ in sizes] if hears else [],
-                occurrence=i,
+                draw_index=i,
                 sample_id=str(i),
             )
             for i, (text, sizes) in enumerate(zip(texts, pictures, strict=True))
@@ -71,7 +71,7 @@ def trainer_and_engine(policy, groups, temperature):
 
 
 def tokens_of(groups):
-    return {(g.prompt.occurrence, i): c.token_ids.tolist() for g in groups for i, c in enumerate(g.completions)}
+    return {(g.prompt.draw_index, i): c.token_ids.tolist() for g in groups for i, c in enumerate(g.completions)}
 
 
 @pytest.mark.parametrize("cuts", [{}, CUTS], ids=["whole", "cut"])

@@ -31,9 +31,9 @@ def encode():
         data = Data(video=VideoLimits(fps=2.0, min_pixels=784, max_pixels=6272))
         set_clip_limits(policy.processor, data.video)
         adapters = Adapters(built_in(data, processor=policy.processor))
-        builder = PromptBuilder(policy.processor, facts=policy.family_info, adapters=adapters)
+        builder = PromptBuilder(policy.processor, family=policy.family_info, adapters=adapters)
         blocks = [*({"type": m.kind} for m in media), {"type": "text", "text": "How often does it blink?"}]
-        return builder.encode(Sample(id=sample_id, messages=({"role": "user", "content": blocks},), media=media))
+        return builder.build_prompt(Sample(id=sample_id, messages=({"role": "user", "content": blocks},), media=media))
 
     return build
 

@@ -93,8 +93,8 @@ class World:
             for n in numbers
         ]
 
-    def note(self, occurrences, rewards):
-        self.note_call("feedback", list(rewards))
+    def apply_feedback(self, draw_indices, mean_rewards):
+        self.note_call("feedback", list(mean_rewards))
 
     # rewards
     def score(self, groups, step):

@@ -116,7 +116,7 @@ def check_generic(policy: Any) -> None:
 
 
 def _probe(policy: Any) -> tuple[list[Prompt], Any]:
-    builder = PromptBuilder(policy.processor, facts=policy.family_info)
+    builder = PromptBuilder(policy.processor, family=policy.family_info)
     random = np.random.default_rng(0)
     prompts = []
     for number in range(2):
@@ -126,7 +126,7 @@ def _probe(policy: Any) -> tuple[list[Prompt], Any]:
             pixels = random.integers(0, 256, (96, 128, 3), dtype=np.uint8)
             media, content = (Media(kind="image", source=Image.fromarray(pixels)),), [{"type": "image"}, text]
         sample = Sample(id=f"probe {number}", messages=({"role": "user", "content": content},), media=media)
-        prompts.append(builder.encode(sample))
+        prompts.append(builder.build_prompt(sample))
     ids = prompts[0].token_ids[-3:]
     completions = tuple(
         Completion(

@@ -24,7 +24,7 @@ from mmgrpo.data.samples import Samples
 from mmgrpo.data.sources import open_rows, rows_from_python
 from mmgrpo.errors import ConfigError, DataError, DatasetError, MediaError
 from mmgrpo.media.adapters import Adapters, built_in
-from mmgrpo.media.encoding import encoded
+from mmgrpo.media.serialize import serialize_media
 from mmgrpo.types import Sample
 
 SHIPPED = Path(__file__).parents[2] / "data_samples"
@@ -279,7 +279,7 @@ def test_tuples_and_arrays_of_other_columns_become_lists(tmp_path: Path):
     before = Samples(rows_from_python(rows), columns=Columns(), template=Template())
     from mmgrpo.data.convert import write_parquet
 
-    write_parquet(before, tmp_path / "out.parquet", encoded=encoded)
+    write_parquet(before, tmp_path / "out.parquet", encoded=serialize_media)
     (one, _) = Samples(open_rows(Files(path="out.parquet"), base=tmp_path), columns=Columns(), template=Template())
     assert (one.answer, one.extras["box"], one.extras["scene"]) == ([1, 2], [0, 1, 2, 3], {"at": [1, [2.5, [3]]]})
 

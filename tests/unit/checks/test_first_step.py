@@ -27,8 +27,8 @@ def policy(tiny_policy) -> Policy:
 
 @pytest.fixture
 def encode(policy):
-    builder = PromptBuilder(policy.processor, facts=policy.family_info)
-    return lambda sample: builder.encode(sample)
+    builder = PromptBuilder(policy.processor, family=policy.family_info)
+    return lambda sample: builder.build_prompt(sample)
 
 
 def sample_of(picture, name="a"):
@@ -59,9 +59,9 @@ def test_a_sound_policy_passes_with_room_to_spare(policy, groups, encode):
 @pytest.mark.filterwarnings("ignore:With adapter dropout")
 def test_a_sound_policy_with_adapter_dropout_passes_and_keeps_its_dropout(tiny_policy, make_picture):
     policy = tiny_policy(sizes=SIZES, tune="lora", lora=Lora(dropout=0.3), sharp=False)
-    builder = PromptBuilder(policy.processor, facts=policy.family_info)
-    groups = LocalEngine(policy).generate([builder.encode(sample_of(make_picture()))], [2], SAMPLING)
-    found = all_checks(policy, groups, builder.encode)
+    builder = PromptBuilder(policy.processor, family=policy.family_info)
+    groups = LocalEngine(policy).generate([builder.build_prompt(sample_of(make_picture()))], [2], SAMPLING)
+    found = all_checks(policy, groups, builder.build_prompt)
     assert found["checks/packed_equals_plain/gradient/language"] < FLOAT32.gradient / 20
     rates = {m.p for m in policy.model.modules() if isinstance(m, GradientDropout)}
     assert rates == {0.3}
@@ -71,11 +71,11 @@ def test_a_sound_policy_with_adapter_dropout_passes_and_keeps_its_dropout(tiny_p
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_they_leave_no_gradient_and_change_no_weight(tune, checkpointing, tiny_policy, make_picture):
     policy = tiny_policy(sizes=SIZES, tune=tune, gradient_checkpointing=checkpointing, sharp=False)
-    builder = PromptBuilder(policy.processor, facts=policy.family_info)
-    prompt = builder.encode(sample_of(make_picture()))
+    builder = PromptBuilder(policy.processor, family=policy.family_info)
+    prompt = builder.build_prompt(sample_of(make_picture()))
     groups = LocalEngine(policy).generate([prompt], [2], SAMPLING)
     before = {name: p.detach().clone() for name, p in policy.model.named_parameters()}
-    all_checks(policy, groups, builder.encode)
+    all_checks(policy, groups, builder.build_prompt)
     for name, parameter in policy.model.named_parameters():
         assert parameter.grad is None
         assert torch.equal(parameter, before[name])
@@ -83,8 +83,8 @@ def test_they_leave_no_gradient_and_change_no_weight(tune, checkpointing, tiny_p
 
 def test_a_fresh_adapter_is_checked_where_its_gradient_is_not_zero(tiny_policy, make_picture, monkeypatch):
     policy = tiny_policy(sizes=SIZES, tune="lora", sharp=False)
-    builder = PromptBuilder(policy.processor, facts=policy.family_info)
-    groups = LocalEngine(policy).generate([builder.encode(sample_of(make_picture()))], [2], SAMPLING)
+    builder = PromptBuilder(policy.processor, family=policy.family_info)
+    groups = LocalEngine(policy).generate([builder.build_prompt(sample_of(make_picture()))], [2], SAMPLING)
     watched = first_step._one_per_part(policy)
     assert any(".lora_B." in name for name in watched)
     seen = []
@@ -134,8 +134,8 @@ def test_a_gradient_that_differs_where_log_probs_agree_is_caught(policy, groups,
 
 def test_the_rows_layout_is_compared_too_and_is_not_advised_to_itself(tiny_policy, make_picture, monkeypatch):
     policy = tiny_policy(sizes=SIZES, layout="rows")
-    builder = PromptBuilder(policy.processor, facts=policy.family_info)
-    (group,) = LocalEngine(policy).generate([builder.encode(sample_of(make_picture()))], [2], SAMPLING)
+    builder = PromptBuilder(policy.processor, family=policy.family_info)
+    (group,) = LocalEngine(policy).generate([builder.build_prompt(sample_of(make_picture()))], [2], SAMPLING)
     assert check_packed(policy, group, temperature=0.8)["checks/packed_equals_plain/max"] < 1e-4
     honest = policy.module._continued
     monkeypatch.setattr(policy.module, "_continued", lambda *arguments: honest(*arguments) + 3)
@@ -191,10 +191,10 @@ def test_half_precision_is_judged_by_the_mean():
 
 def test_bfloat16_passes_too(tiny_policy, make_picture):
     policy = tiny_policy(sizes=SIZES, dtype="bfloat16", sharp=False)
-    builder = PromptBuilder(policy.processor, facts=policy.family_info)
-    prompts = [builder.encode(sample_of(make_picture(seed=i))) for i in range(2)]
+    builder = PromptBuilder(policy.processor, family=policy.family_info)
+    prompts = [builder.build_prompt(sample_of(make_picture(seed=i))) for i in range(2)]
     groups = LocalEngine(policy).generate(prompts, [4, 4], SAMPLING)
-    found = all_checks(policy, groups, builder.encode)
+    found = all_checks(policy, groups, builder.build_prompt)
     assert found["checks/engine_logprobs/mean"] < HALF.mean_logprob
 
 

@@ -18,8 +18,8 @@ import pytest
 import torch
 from PIL import Image
 
-from mmgrpo.data.cache import ContentCache, size_of
-from mmgrpo.data.content import key_of
+from mmgrpo.media.cache import ContentCache, size_of
+from mmgrpo.media.cached_processor import content_key
 from mmgrpo.types import Decoded, Media
 
 
@@ -226,11 +226,11 @@ def test_a_value_larger_than_the_limit_is_not_held():
 def test_a_file_that_is_replaced_has_another_key(tmp_path: Path):
     path = tmp_path / "a.png"
     Image.new("RGB", (8, 8), (9, 0, 0)).save(path)
-    before, facts = key_of(medium(path), "f"), path.stat()
+    before, facts = content_key(medium(path), "f"), path.stat()
     Image.new("RGB", (8, 8), (70, 0, 0)).save(path)
     os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns + 1))
     assert path.stat().st_size == facts.st_size
-    assert before != key_of(medium(path), "f")
+    assert before != content_key(medium(path), "f")
 
 
 def test_a_path_written_as_text_counts_as_the_file(tmp_path: Path):
@@ -238,7 +238,7 @@ def test_a_path_written_as_text_counts_as_the_file(tmp_path: Path):
     keys = []
     for size in (8, 9):
         Image.new("RGB", (size, size)).save(path)
-        keys += [key_of(medium(str(path)), "f"), key_of(medium({"path": str(path)}), "f")]
+        keys += [content_key(medium(str(path)), "f"), content_key(medium({"path": str(path)}), "f")]
     assert len(set(keys)) == 4
     assert None not in keys
 
@@ -279,21 +279,23 @@ DIFFERENT: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
 @pytest.mark.parametrize("what", DIFFERENT)
 def test_media_that_differ_have_other_keys_and_equal_ones_the_same(what: str):
     one, two = DIFFERENT[what]
-    keys = [key_of(medium(make()), "f") for make in (one, one, two)]
+    keys = [content_key(medium(make()), "f") for make in (one, one, two)]
     assert keys[0] == keys[1] != keys[2]
     assert None not in keys
 
 
 def test_a_name_counts_where_it_is_said_to():
     one, two = (Media(kind="image", source=b"a", name=name) for name in ("a.png", "a.dcm"))
-    assert key_of(one, "f", by_name=True) != key_of(two, "f", by_name=True)
+    assert content_key(one, "f", by_name=True) != content_key(two, "f", by_name=True)
 
 
 def test_rate_and_kind_are_part_of_the_key_and_the_name_is_not():
     base = medium(b"a", kind="audio", rate=8000.0)
     others = [medium(b"a", kind="audio", rate=16000.0), medium(b"a", kind="video", rate=8000.0)]
-    assert len({key_of(one, "f") for one in (base, *others)}) == 3
-    assert key_of(Media(kind="audio", source=b"a", rate=8000.0, name="another row"), "f") == key_of(base, "f")
+    assert len({content_key(one, "f") for one in (base, *others)}) == 3
+    assert content_key(Media(kind="audio", source=b"a", rate=8000.0, name="another row"), "f") == content_key(
+        base, "f"
+    )
 
 
 def test_what_cannot_be_told_has_no_key(tmp_path: Path):
@@ -301,11 +303,11 @@ def test_what_cannot_be_told_has_no_key(tmp_path: Path):
     buffer = io.BytesIO()
     frames[0].save(buffer, format="GIF", save_all=True, append_images=frames[1:])
     animation = Image.open(io.BytesIO(buffer.getvalue()))
-    assert key_of(medium(object()), "f") is None
-    assert key_of(medium(animation), "f") is None
-    assert key_of(medium(tmp_path / "missing.png"), "f") is None
-    assert key_of(medium(tmp_path), "f") is None, "what lies in a folder changes without it"
-    assert key_of(medium(np.array([[1], None], dtype=object)), "f") is None, "addresses"
+    assert content_key(medium(object()), "f") is None
+    assert content_key(medium(animation), "f") is None
+    assert content_key(medium(tmp_path / "missing.png"), "f") is None
+    assert content_key(medium(tmp_path), "f") is None, "what lies in a folder changes without it"
+    assert content_key(medium(np.array([[1], None], dtype=object)), "f") is None, "addresses"
 
 
 @pytest.mark.parametrize("form", ["PNG", "JPEG", "TIFF", "GIF", "WEBP"])
@@ -319,4 +321,4 @@ def test_a_picture_that_is_damaged_has_no_key_or_one_of_what_is_left(form: str):
                 image = Image.open(io.BytesIO(content))
             except Exception:  # whatever opening raises is not asked here
                 continue
-            key_of(medium(image), "f")
+            content_key(medium(image), "f")

@@ -13,19 +13,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmgrpo.config.data import Columns, Curriculum, Data, Template
-from mmgrpo.data.curricula import ByPassRate, Draws, InOrder, Mixed, Result, Weights
-from mmgrpo.data.feed import PromptFeed, Share
 from mmgrpo.data.mixture import MixedSamples
-from mmgrpo.data.ordering import open_draws
-from mmgrpo.data.sampler import RowOrder
+from mmgrpo.data.prompt_loader import DataShard, PromptLoader
+from mmgrpo.data.sampler import (
+    ByPassRate,
+    Feedback,
+    InOrder,
+    MixedSampler,
+    MixtureWeights,
+    RowOrder,
+    Sampler,
+    open_sampler,
+)
 from mmgrpo.data.samples import Samples
 from mmgrpo.data.sources import rows_from_python
 from mmgrpo.errors import DatasetError
 from mmgrpo.types import Prompt, Sample
+from tests.conftest import loader_of
 
 
-def encode(sample: Sample, occurrence: int) -> Prompt:
-    return Prompt(sample=sample, text="", token_ids=torch.tensor([1]), model_inputs={}, occurrence=occurrence)
+def encode(sample: Sample, draw_index: int) -> Prompt:
+    return Prompt(sample=sample, text="", token_ids=torch.tensor([1]), model_inputs={}, draw_index=draw_index)
 
 
 def numbered(count: int, **column: list[Any]) -> Samples:
@@ -40,15 +48,17 @@ def answers(prompts: list[Prompt]) -> list[int]:
     return [prompt.sample.answer for prompt in prompts]
 
 
-def by_pass_rate(count: int, *, seed: int = 0, shuffle: bool = True, revisit: int = 2) -> Draws:
+def by_pass_rate(count: int, *, seed: int = 0, shuffle: bool = True, revisit: int = 2) -> Sampler:
     return ByPassRate(RowOrder(count, seed=seed, shuffle=shuffle), revisit_epochs=revisit)
 
 
-KINDS: dict[str, Callable[[], Draws]] = {
+KINDS: dict[str, Callable[[], Sampler]] = {
     "none": lambda: InOrder(RowOrder(12, seed=5)),
     "by_pass_rate": lambda: by_pass_rate(12, seed=5),
-    "mixed": lambda: Mixed(
-        [InOrder(RowOrder(5, seed=1)), by_pass_rate(7, seed=2)], Weights(start=(3, 1), end=(1, 3), over=20), seed=4
+    "mixed": lambda: MixedSampler(
+        [InOrder(RowOrder(5, seed=1)), by_pass_rate(7, seed=2)],
+        MixtureWeights(start=(3, 1), end=(1, 3), over=20),
+        seed=4,
     ),
 }
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -59,11 +69,11 @@ def worth(prompt: Prompt) -> float:
     return {0: 0.0, 1: 1.0}.get(prompt.sample.answer % 4, 0.5)
 
 
-def step(feed: PromptFeed, count: int) -> list[tuple[int, int]]:
+def step(feed: PromptLoader, count: int) -> list[tuple[int, int]]:
     """Take prompts and say what they were worth, as a run does."""
     prompts = feed.take(count)
-    feed.note([p.occurrence for p in prompts], [worth(p) for p in prompts])
-    return [(p.sample.answer, p.occurrence) for p in prompts]
+    feed.apply_feedback([p.draw_index for p in prompts], [worth(p) for p in prompts])
+    return [(p.sample.answer, p.draw_index) for p in prompts]
 
 
 # easy first
@@ -72,12 +82,12 @@ def step(feed: PromptFeed, count: int) -> list[tuple[int, int]]:
 def test_easy_rows_come_first_and_equal_ones_in_a_seeded_order():
     levels = [3, 1, 2, 1, 1, 3, 2, 1]
     data = Data(curriculum=Curriculum(kind="easy_first", column="level"))
-    for seed in (0, 1):
-        feed = PromptFeed(samples := numbered(8, level=levels), encode, order=open_draws(samples, data), seed=seed)
+    for _ in (0, 1):
+        feed = PromptLoader(samples := numbered(8, level=levels), encode, sampler=open_sampler(samples, data))
         drawn = answers(feed.take(8))
         assert [levels[i] for i in drawn] == sorted(levels)
         assert sorted(drawn) == list(range(8))
-    orders = {tuple(answers(PromptFeed(samples, encode, order=open_draws(samples, d)).take(8)))
+    orders = {tuple(answers(PromptLoader(samples, encode, sampler=open_sampler(samples, d)).take(8)))
               for d in (data.model_copy(update={"seed": s}) for s in range(5))}  # fmt: skip
     assert len(orders) > 1
 
@@ -85,7 +95,7 @@ def test_easy_rows_come_first_and_equal_ones_in_a_seeded_order():
 def test_after_the_easy_epochs_rows_are_shuffled():
     samples = numbered(30, level=list(range(30)))
     data = Data(curriculum=Curriculum(kind="easy_first", column="level", epochs=2))
-    drawn = answers(PromptFeed(samples, encode, order=open_draws(samples, data)).take(90))
+    drawn = answers(PromptLoader(samples, encode, sampler=open_sampler(samples, data)).take(90))
     assert drawn[:60] == [*range(30), *range(30)]
     assert drawn[60:] != list(range(30))
     assert sorted(drawn[60:]) == list(range(30))
@@ -95,14 +105,14 @@ def test_after_the_easy_epochs_rows_are_shuffled():
 def test_a_row_without_difficulty_is_named(value: Any):
     samples = numbered(3, level=[1, value, 2])
     with pytest.raises(DatasetError, match=r"row 1, column level"):
-        open_draws(samples, Data(curriculum=Curriculum(kind="easy_first", column="level")))
+        open_sampler(samples, Data(curriculum=Curriculum(kind="easy_first", column="level")))
 
 
 # by pass rate
 
 
 def test_rows_that_teach_nothing_are_passed_over_and_tried_again_later():
-    feed = PromptFeed(numbered(8), encode, order=by_pass_rate(8, shuffle=False, revisit=2))
+    feed = PromptLoader(numbered(8), encode, sampler=by_pass_rate(8, shuffle=False, revisit=2))
     epochs = [[row for row, _ in step(feed, 8)]]
     teaching = [i for i in range(8) if i % 4 > 1]
     step_of: list[int] = []
@@ -119,22 +129,22 @@ def test_rows_that_teach_nothing_are_passed_over_and_tried_again_later():
 
 def test_where_every_row_would_be_passed_over_none_is():
     order = by_pass_rate(4, shuffle=False)
-    order.learn([Result(row, 0, 1.0) for row in range(4)])
+    order.learn([Feedback(row, 0, 1.0) for row in range(4)])
     order.move(4)
     assert [order.draw().row for _ in range(4)] == [0, 1, 2, 3]
 
 
 def test_a_reward_between_the_bounds_never_passes_a_row_over():
     order = ByPassRate(RowOrder(3, shuffle=False), low=0.0, high=2.0)
-    order.learn([Result(0, 0, 1.9), Result(1, 0, 0.1), Result(2, 0, 2.0)])
+    order.learn([Feedback(0, 0, 1.9), Feedback(1, 0, 0.1), Feedback(2, 0, 2.0)])
     order.move(3)
     assert [order.draw().row for _ in range(4)] == [0, 1, 0, 1]
 
 
 def test_notes_of_unknown_prompts_and_of_no_reward_are_ignored():
-    feed = PromptFeed(numbered(4), encode, order=by_pass_rate(4))
+    feed = PromptLoader(numbered(4), encode, sampler=by_pass_rate(4))
     feed.take(2)
-    feed.note([0, 1, 77], [float("nan"), 0.0, 1.0])
+    feed.apply_feedback([0, 1, 77], [float("nan"), 0.0, 1.0])
     assert len(feed.state()["results"]) == 1
 
 
@@ -142,7 +152,9 @@ def test_notes_of_unknown_prompts_and_of_no_reward_are_ignored():
 
 
 def test_sources_are_drawn_by_weight_each_row_once_before_one_comes_again():
-    draws = Mixed([InOrder(RowOrder(10)), InOrder(RowOrder(1000))], Weights(start=(1, 1), end=(1, 1)), seed=0)
+    draws = MixedSampler(
+        [InOrder(RowOrder(10)), InOrder(RowOrder(1000))], MixtureWeights(start=(1, 1), end=(1, 1)), seed=0
+    )
     rows = [draws.draw().row for _ in range(2000)]
     small = [row for row in rows if row < 10]
     assert abs(len(small) - 1000) < 100
@@ -153,7 +165,9 @@ def test_sources_are_drawn_by_weight_each_row_once_before_one_comes_again():
 
 
 def test_weights_move_to_their_end_and_stay_there():
-    draws = Mixed([InOrder(RowOrder(50)), InOrder(RowOrder(50))], Weights(start=(1, 0), end=(0, 1), over=1000), seed=0)
+    draws = MixedSampler(
+        [InOrder(RowOrder(50)), InOrder(RowOrder(50))], MixtureWeights(start=(1, 0), end=(0, 1), over=1000), seed=0
+    )
     first = [draws.draw().row < 50 for _ in range(1500)]
     assert sum(first[:100]) > 85
     assert 35 < sum(first[450:550]) < 65
@@ -161,13 +175,17 @@ def test_weights_move_to_their_end_and_stay_there():
 
 
 def test_a_source_of_weight_nothing_is_never_drawn():
-    draws = Mixed([InOrder(RowOrder(5)), InOrder(RowOrder(5))], Weights(start=(0, 1), end=(0, 1)), seed=0)
+    draws = MixedSampler(
+        [InOrder(RowOrder(5)), InOrder(RowOrder(5))], MixtureWeights(start=(0, 1), end=(0, 1)), seed=0
+    )
     assert all(draws.draw().row >= 5 for _ in range(300))
 
 
 def test_without_weights_each_row_of_the_mixture_comes_once_an_epoch():
     mixed = MixedSamples([numbered(4), numbered(6)])
-    feed = PromptFeed(mixed, encode, order=open_draws(mixed, Data(train={"mixture": [{"source": {"path": "a"}}] * 2})))
+    feed = PromptLoader(
+        mixed, encode, sampler=open_sampler(mixed, Data(train={"mixture": [{"source": {"path": "a"}}] * 2}))
+    )
     assert len({p.sample.id for p in feed.take(10)}) == 10
 
 
@@ -175,17 +193,17 @@ def test_weights_of_the_configuration_reach_the_draws():
     mixed = MixedSamples([numbered(4), numbered(6)])
     parts = [{"source": {"path": "a"}, "weight": 1}, {"source": {"path": "b"}, "weight": 0, "end_weight": 1}]
     data = Data(train={"mixture": parts, "over_steps": 10})
-    feed = PromptFeed(mixed, encode, order=open_draws(mixed, data, prompts_per_step=4))
+    feed = PromptLoader(mixed, encode, sampler=open_sampler(mixed, data, prompts_per_step=4))
     sources = [p.sample.id[0] for p in feed.take(4000)]
     assert set(sources[:1]) == {"0"}
     assert 0.4 < sources[40:].count("1") / len(sources[40:]) < 0.6
 
 
 def test_another_mixture_than_that_of_the_saved_run_is_refused():
-    saved = json.loads(json.dumps(PromptFeed(numbered(12), encode, order=KINDS["mixed"]()).state()))
-    other = Mixed([InOrder(RowOrder(12))], Weights(start=(1,), end=(1,)))
+    saved = json.loads(json.dumps(PromptLoader(numbered(12), encode, sampler=KINDS["mixed"]()).state()))
+    other = MixedSampler([InOrder(RowOrder(12))], MixtureWeights(start=(1,), end=(1,)))
     with pytest.raises(DatasetError, match="other sources"):
-        PromptFeed(numbered(12), encode, order=other).load_state(saved)
+        PromptLoader(numbered(12), encode, sampler=other).load_state(saved)
 
 
 # resuming, processes, threads
@@ -199,13 +217,13 @@ def test_another_mixture_than_that_of_the_saved_run_is_refused():
 def test_a_resumed_run_with_other_threads_draws_what_a_straight_one_draws(
     kind: str, stop: int, counts: list[int], threads: int
 ):
-    straight = PromptFeed(numbered(12), encode, order=KINDS[kind]())
+    straight = PromptLoader(numbered(12), encode, sampler=KINDS[kind]())
     expected = [step(straight, count) for count in counts]
-    before = PromptFeed(numbered(12), encode, order=KINDS[kind](), share=Share(threads=threads))
+    before = PromptLoader(numbered(12), encode, sampler=KINDS[kind](), threads=threads)
     seen = [step(before, count) for count in counts[:stop]]
     saved = json.loads(json.dumps(before.state()))
     before.close()
-    after = PromptFeed(numbered(12), encode, order=KINDS[kind](), share=Share(threads=2 - threads))
+    after = PromptLoader(numbered(12), encode, sampler=KINDS[kind](), threads=2 - threads)
     after.load_state(saved)
     seen += [step(after, count) for count in counts[stop:]]
     after.close()
@@ -215,31 +233,31 @@ def test_a_resumed_run_with_other_threads_draws_what_a_straight_one_draws(
 @every_kind
 @pytest.mark.parametrize("world", [2, 3])
 def test_processes_see_other_draws_which_together_are_those_of_one(kind: str, world: int):
-    one = PromptFeed(numbered(12), encode, order=KINDS[kind]())
-    expected = [(p.sample.answer, p.occurrence) for p in one.take(24 * world)]
+    one = PromptLoader(numbered(12), encode, sampler=KINDS[kind]())
+    expected = [(p.sample.answer, p.draw_index) for p in one.take(24 * world)]
     feeds = [
-        PromptFeed(numbered(12), encode, order=KINDS[kind](), share=Share(rank=rank, world=world))
+        PromptLoader(numbered(12), encode, sampler=KINDS[kind](), shard=DataShard(rank=rank, world_size=world))
         for rank in range(world)
     ]
-    taken = [[(p.sample.answer, p.occurrence) for p in feed.take(24)] for feed in feeds]
+    taken = [[(p.sample.answer, p.draw_index) for p in feed.take(24)] for feed in feeds]
     assert sorted((pair for share in taken for pair in share), key=lambda pair: pair[1]) == expected
     for rank, share in enumerate(taken):
-        assert [occurrence % world for _, occurrence in share] == [rank] * 24
+        assert [draw_index % world for _, draw_index in share] == [rank] * 24
     assert len({json.dumps(feed.state()) for feed in feeds}) == 1, "every process can resume from any one's state"
 
 
 def test_two_processes_cover_every_row_of_an_epoch_once():
-    shares = [PromptFeed(numbered(10), encode, seed=3, share=Share(rank=r, world=2)).take(5) for r in range(2)]
+    shares = [loader_of(numbered(10), encode, seed=3, shard=DataShard(rank=r, world_size=2)).take(5) for r in range(2)]
     rows = [set(answers(share)) for share in shares]
     assert rows[0].isdisjoint(rows[1])
     assert rows[0] | rows[1] == set(range(10))
 
 
 def test_a_run_of_two_processes_goes_on_with_three():
-    two = [PromptFeed(numbered(12), encode, seed=1, share=Share(rank=r, world=2)) for r in range(2)]
+    two = [loader_of(numbered(12), encode, seed=1, shard=DataShard(rank=r, world_size=2)) for r in range(2)]
     seen = [answer for feed in two for answer in answers(feed.take(3))]
     saved = json.loads(json.dumps(two[1].state()))
-    three = [PromptFeed(numbered(12), encode, seed=1, share=Share(rank=r, world=3)) for r in range(3)]
+    three = [loader_of(numbered(12), encode, seed=1, shard=DataShard(rank=r, world_size=3)) for r in range(3)]
     for feed in three:
         feed.load_state(saved)
         seen += answers(feed.take(2))
@@ -248,6 +266,7 @@ def test_a_run_of_two_processes_goes_on_with_three():
 
 def test_rows_left_out_are_left_out_in_every_process():
     feeds = [
-        PromptFeed(numbered(8), encode, shuffle=False, left_out=[1, 2], share=Share(rank=r, world=2)) for r in range(2)
+        loader_of(numbered(8), encode, shuffle=False, skip_rows=[1, 2], shard=DataShard(rank=r, world_size=2))
+        for r in range(2)
     ]
     assert [answers(feed.take(3)) for feed in feeds] == [[0, 4, 6], [3, 5, 7]]

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from mmgrpo.config.data import Columns, Files, Template
-from mmgrpo.data.feed import PromptFeed, Share
 from mmgrpo.data.opening import check_media
+from mmgrpo.data.prompt_loader import PromptLoader
 from mmgrpo.data.sampler import RowOrder
 from mmgrpo.data.samples import Samples
 from mmgrpo.data.sources import open_rows, rows_from_python
@@ -23,16 +23,17 @@ from mmgrpo.data.synthetic.scenes import scene_rows
 from mmgrpo.errors import DatasetError, MediaError, PromptTooLong
 from mmgrpo.media.decode import decode, verify
 from mmgrpo.types import Media, Prompt, Sample
+from tests.conftest import loader_of
 
 
-def encode(sample: Sample, occurrence: int) -> Prompt:
+def encode(sample: Sample, draw_index: int) -> Prompt:
     return Prompt(
         sample=sample,
         text="",
         token_ids=torch.tensor([1]),
         model_inputs={},
         media=tuple(decode(m) for m in sample.media),
-        occurrence=occurrence,
+        draw_index=draw_index,
     )
 
 
@@ -97,33 +98,33 @@ def test_the_order_never_changes_between_versions():
 # Feed
 
 
-def test_prompts_come_in_order_with_their_position_as_occurrence():
-    feed = PromptFeed(numbered(4), encode, shuffle=False)
+def test_prompts_come_in_order_with_their_position_as_draw_index():
+    feed = loader_of(numbered(4), encode, shuffle=False)
     taken = feed.take(6)
     assert [p.sample.answer for p in taken] == [0, 1, 2, 3, 0, 1]
-    assert [p.occurrence for p in taken] == list(range(6))
+    assert [p.draw_index for p in taken] == list(range(6))
 
 
 @pytest.mark.parametrize("stop", [0, 1, 3, 7, 11])
 def test_resuming_at_any_position_continues_as_if_never_stopped(stop: int):
-    straight = PromptFeed(numbered(5), encode, seed=4).take(20)
-    before = PromptFeed(numbered(5), encode, seed=4)
+    straight = loader_of(numbered(5), encode, seed=4).take(20)
+    before = loader_of(numbered(5), encode, seed=4)
     before.take(stop)
     saved = json.loads(json.dumps(before.state()))
-    after = PromptFeed(numbered(5), encode, seed=4)
+    after = loader_of(numbered(5), encode, seed=4)
     after.load_state(saved)
     rest = after.take(20 - stop)
-    assert [(p.sample.id, p.occurrence) for p in rest] == [(p.sample.id, p.occurrence) for p in straight[stop:]]
+    assert [(p.sample.id, p.draw_index) for p in rest] == [(p.sample.id, p.draw_index) for p in straight[stop:]]
 
 
 def test_resuming_on_other_data_warns():
-    saved = PromptFeed(numbered(5), encode).state()
+    saved = PromptLoader(numbered(5), encode).state()
     with pytest.warns(UserWarning, match="5 rows when the run was saved and have 6"):
-        PromptFeed(numbered(6), encode).load_state(saved)
+        PromptLoader(numbered(6), encode).load_state(saved)
 
 
 def test_bad_media_stop_the_feed_and_name_row_and_file(tmp_path: Path):
-    feed = PromptFeed(pictured(tmp_path, bad={2: cut}), encode, shuffle=False)
+    feed = loader_of(pictured(tmp_path, bad={2: cut}), encode, shuffle=False)
     feed.take(2)
     with pytest.raises(MediaError) as caught:
         feed.take(1)
@@ -132,7 +133,7 @@ def test_bad_media_stop_the_feed_and_name_row_and_file(tmp_path: Path):
 
 
 def test_skipping_bad_media_never_shifts_answers(tmp_path: Path):
-    feed = PromptFeed(pictured(tmp_path, bad={2: cut, 4: None}), encode, shuffle=False, leave_out=(MediaError,))
+    feed = loader_of(pictured(tmp_path, bad={2: cut, 4: None}), encode, shuffle=False, skip_errors=(MediaError,))
     with pytest.warns(UserWarning) as caught:
         prompts = feed.take(12)
     (line,) = [str(w.message) for w in caught if "left out" in str(w.message)]
@@ -140,38 +141,37 @@ def test_skipping_bad_media_never_shifts_answers(tmp_path: Path):
     assert [p.sample.id for p in prompts] == ["0", "1", "3", "5"] * 3
     for prompt in prompts:
         assert prompt.media[0].data.getpixel((0, 0))[0] == int(prompt.sample.answer)
-    assert feed.left_out == {2, 4}
+    assert feed.skipped_rows == {2, 4}
 
 
-def long_and_short(sample: Sample, occurrence: int) -> Prompt:
+def long_and_short(sample: Sample, draw_index: int) -> Prompt:
     """Refuse every third row as too long."""
     if int(sample.answer) % 3 == 2:
         raise PromptTooLong("A prompt is too long.")
-    return encode(sample, occurrence)
+    return encode(sample, draw_index)
 
 
 @pytest.mark.parametrize("threads", [0, 2])
 def test_prompts_that_are_too_long_are_left_out_or_stop_the_run_by_row(threads: int):
-    share = Share(threads=threads)
-    feed = PromptFeed(numbered(6), long_and_short, shuffle=False, leave_out=(PromptTooLong,), share=share)
+    feed = loader_of(numbered(6), long_and_short, shuffle=False, skip_errors=(PromptTooLong,), threads=threads)
     with pytest.warns(UserWarning, match=r"Row left out: A prompt is too long; row: .*row 2"):
         prompts = feed.take(4)
     assert [int(p.sample.answer) for p in prompts] == [0, 1, 3, 4]
     feed.close()
-    feed = PromptFeed(numbered(6), long_and_short, shuffle=False, leave_out=(MediaError,), share=share)
+    feed = loader_of(numbered(6), long_and_short, shuffle=False, skip_errors=(MediaError,), threads=threads)
     with pytest.raises(PromptTooLong, match="row 2"):
         feed.take(4)
     feed.close()
 
 
 def test_when_nothing_can_be_read_the_feed_stops(tmp_path: Path):
-    feed = PromptFeed(pictured(tmp_path, bad={0: cut, 1: cut}, count=2), encode, leave_out=(MediaError,))
+    feed = PromptLoader(pictured(tmp_path, bad={0: cut, 1: cut}, count=2), encode, skip_errors=(MediaError,))
     with pytest.warns(UserWarning), pytest.raises(DatasetError, match="No row is left"):
         feed.take(1)
 
 
 def test_rows_found_bad_before_are_passed_over_silently(tmp_path: Path):
-    feed = PromptFeed(pictured(tmp_path, bad={2: cut}), encode, shuffle=False, leave_out=(MediaError,), left_out=[2])
+    feed = loader_of(pictured(tmp_path, bad={2: cut}), encode, shuffle=False, skip_errors=(MediaError,), skip_rows=[2])
     assert [p.sample.id for p in feed.take(3)] == ["0", "1", "3"]
 
 

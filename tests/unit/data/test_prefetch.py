@@ -13,21 +13,21 @@ import torch
 from PIL import Image
 
 from mmgrpo.config.data import Columns, Template
-from mmgrpo.data.encoders import prompt_batches
-from mmgrpo.data.feed import PromptFeed, Share
+from mmgrpo.data.prompt_loader import PromptLoader, prompt_batches
 from mmgrpo.data.samples import Samples
 from mmgrpo.data.sources import rows_from_python
 from mmgrpo.errors import MediaError, ProcessorError
 from mmgrpo.media.decode import decode
 from mmgrpo.types import Prompt, Sample
+from tests.conftest import loader_of
 
 with_and_without = pytest.mark.parametrize("threads", [0, 1, 3])
 
 
-def encode(sample: Sample, occurrence: int) -> Prompt:
+def encode(sample: Sample, draw_index: int) -> Prompt:
     media = tuple(decode(medium) for medium in sample.media)
     ids = torch.tensor([1])
-    return Prompt(sample=sample, text="", token_ids=ids, model_inputs={}, media=media, occurrence=occurrence)
+    return Prompt(sample=sample, text="", token_ids=ids, model_inputs={}, media=media, draw_index=draw_index)
 
 
 def numbered(count: int) -> Samples:
@@ -46,7 +46,7 @@ def pictured(folder: Path, bad: set[int], count: int = 8) -> Samples:
 
 @with_and_without
 def test_an_unreadable_medium_stops_the_very_call_that_needs_it(threads: int, tmp_path: Path):
-    feed = PromptFeed(pictured(tmp_path, {3}), encode, shuffle=False, share=Share(threads=threads))
+    feed = loader_of(pictured(tmp_path, {3}), encode, shuffle=False, threads=threads)
     assert [p.sample.answer for p in feed.take(2)] == [0, 1]
     position = feed.state()["position"]
     assert position == 2
@@ -67,12 +67,12 @@ def test_an_error_of_a_held_out_row_names_it(threads: int, tmp_path: Path):
 
 @with_and_without
 def test_any_other_error_comes_from_the_call_that_needs_the_prompt(threads: int):
-    def refuse(sample: Sample, occurrence: int) -> Prompt:
+    def refuse(sample: Sample, draw_index: int) -> Prompt:
         if sample.answer == 4:
             raise ProcessorError("too long")
-        return encode(sample, occurrence)
+        return encode(sample, draw_index)
 
-    feed = PromptFeed(numbered(8), refuse, shuffle=False, share=Share(threads=threads))
+    feed = loader_of(numbered(8), refuse, shuffle=False, threads=threads)
     feed.take(2)
     feed.take(2)
     with pytest.raises(ProcessorError, match="too long"):
@@ -83,27 +83,27 @@ def test_any_other_error_comes_from_the_call_that_needs_the_prompt(threads: int)
 @with_and_without
 def test_skipped_rows_are_the_same_and_warned_of_in_the_call_that_meets_them(threads: int, tmp_path: Path):
     samples = pictured(tmp_path, {2, 5})
-    feed = PromptFeed(samples, encode, shuffle=False, leave_out=(MediaError,), share=Share(threads=threads))
+    feed = loader_of(samples, encode, shuffle=False, skip_errors=(MediaError,), threads=threads)
     told, taken = [], []
     for _ in range(4):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            taken.append([(p.sample.answer, p.occurrence) for p in feed.take(2)])
+            taken.append([(p.sample.answer, p.draw_index) for p in feed.take(2)])
         told.append(len(caught))
     feed.close()
     assert taken == [[(0, 0), (1, 1)], [(3, 3), (4, 4)], [(6, 6), (7, 7)], [(0, 8), (1, 9)]]
     assert told == [0, 1, 1, 0]
-    assert feed.left_out == {2, 5}
+    assert feed.skipped_rows == {2, 5}
 
 
 def test_prompts_of_the_next_call_are_made_while_the_caller_works():
     made: list[int] = []
 
-    def note(sample: Sample, occurrence: int) -> Prompt:
-        made.append(occurrence)
-        return encode(sample, occurrence)
+    def note(sample: Sample, draw_index: int) -> Prompt:
+        made.append(draw_index)
+        return encode(sample, draw_index)
 
-    feed = PromptFeed(numbered(50), note, shuffle=False, share=Share(threads=1))
+    feed = loader_of(numbered(50), note, shuffle=False, threads=1)
     feed.take(4)
     deadline = time.monotonic() + 5
     while len(made) < 8 and time.monotonic() < deadline:
@@ -116,7 +116,7 @@ def test_prompts_of_the_next_call_are_made_while_the_caller_works():
 
 def test_without_threads_nothing_is_made_ahead():
     made: list[int] = []
-    feed = PromptFeed(numbered(9), lambda s, o: made.append(o) or encode(s, o), share=Share(threads=0))
+    feed = PromptLoader(numbered(9), lambda s, o: made.append(o) or encode(s, o), threads=0)
     feed.take(3)
     assert made == [0, 1, 2]
 
@@ -124,17 +124,17 @@ def test_without_threads_nothing_is_made_ahead():
 def test_threads_work_side_by_side():
     both = threading.Barrier(2, timeout=10)
 
-    def meet(sample: Sample, occurrence: int) -> Prompt:
+    def meet(sample: Sample, draw_index: int) -> Prompt:
         both.wait()
-        return encode(sample, occurrence)
+        return encode(sample, draw_index)
 
-    feed = PromptFeed(numbered(4), meet, share=Share(threads=2))
+    feed = PromptLoader(numbered(4), meet, threads=2)
     assert len(feed.take(2)) == 2
     feed.close()
 
 
 def test_a_closed_feed_goes_on_where_it_stood():
-    feed = PromptFeed(numbered(9), encode, shuffle=False, share=Share(threads=2))
+    feed = loader_of(numbered(9), encode, shuffle=False, threads=2)
     feed.take(3)
     feed.close()
     assert [p.sample.answer for p in feed.take(3)] == [3, 4, 5]

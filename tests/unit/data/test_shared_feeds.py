@@ -16,10 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmgrpo.config.data import Columns, Template
-from mmgrpo.data.curricula import ByPassRate, Draws, InOrder
-from mmgrpo.data.feed import PromptFeed, Share
 from mmgrpo.data.opening import check_media
-from mmgrpo.data.sampler import RowOrder
+from mmgrpo.data.prompt_loader import DataShard, PromptLoader
+from mmgrpo.data.sampler import ByPassRate, InOrder, RowOrder, Sampler
 from mmgrpo.data.samples import Samples
 from mmgrpo.data.sources import rows_from_python
 from mmgrpo.errors import MediaError, PromptTooLong
@@ -35,7 +34,7 @@ class Meeting:
         self.world, self._values = world, [None] * world
         self._here = threading.Barrier(world, timeout=20)
 
-    def share(self, rank: int, threads: int = 0) -> Share:
+    def shard(self, rank: int) -> DataShard:
         def gather(value: Any) -> list[Any]:
             self._values[rank] = value
             self._here.wait()
@@ -43,7 +42,7 @@ class Meeting:
             self._here.wait()
             return found
 
-        return Share(rank=rank, world=self.world, threads=threads, gather=gather)
+        return DataShard(rank=rank, world_size=self.world, all_gather=gather)
 
 
 class Pictured:
@@ -81,7 +80,7 @@ def test_what_one_process_cannot_read_is_left_out_in_all_and_told_once():
     meeting, rows = Meeting(2), Pictured()
 
     def look(rank: int) -> frozenset[int]:
-        return frozenset(check_media(rows, Flaky(rank), on_bad_media="skip", share=meeting.share(rank)).left_out)
+        return frozenset(check_media(rows, Flaky(rank), on_bad_media="skip", shard=meeting.shard(rank)).left_out)
 
     with warnings.catch_warnings(record=True) as told, ThreadPoolExecutor(2) as pool:
         warnings.simplefilter("always")
@@ -89,7 +88,7 @@ def test_what_one_process_cannot_read_is_left_out_in_all_and_told_once():
     assert len(told) == 1, "one line, of one process"
 
 
-def order(learning: bool) -> Draws:
+def order(learning: bool) -> Sampler:
     rows = RowOrder(ROWS, seed=2)
     return ByPassRate(rows, low=0.0, high=1.0, revisit_epochs=1) if learning else InOrder(rows)
 
@@ -97,24 +96,31 @@ def order(learning: bool) -> Draws:
 def walk(world: int, steps: int, each: int, bad: set[int], *, learning: bool, state: Any = None) -> tuple[list, Any]:
     """Take so many steps in so many processes; what each process took in each step, and where they stand."""
 
-    def encode(sample: Sample, occurrence: int) -> Prompt:
+    def encode(sample: Sample, draw_index: int) -> Prompt:
         if sample.answer in bad:
             raise PromptTooLong("A prompt is too long.")
-        return Prompt(sample=sample, text="", token_ids=torch.tensor([1]), model_inputs={}, occurrence=occurrence)
+        return Prompt(sample=sample, text="", token_ids=torch.tensor([1]), model_inputs={}, draw_index=draw_index)
 
     meeting = Meeting(world)
 
     def live(rank: int) -> tuple[list[list[tuple[int, int]]], Any]:
-        share = meeting.share(rank, threads=rank % 2)
-        feed = PromptFeed(samples(), encode, order=order(learning), leave_out=(PromptTooLong,), share=share)
+        shard = meeting.shard(rank)
+        feed = PromptLoader(
+            samples(),
+            encode,
+            sampler=order(learning),
+            skip_errors=(PromptTooLong,),
+            shard=shard,
+            threads=rank % 2,
+        )
         if state is not None:
             feed.load_state(json.loads(json.dumps(state)))
         taken = []
         for _ in range(steps):
-            own = [(p.occurrence, p.sample.answer) for p in feed.take(each)]
+            own = [(p.draw_index, p.sample.answer) for p in feed.take(each)]
             taken.append(own)
-            everyone = [pair for part in share.gather(own) for pair in part]
-            feed.note([o for o, _ in everyone], [float(row % 2) for _, row in everyone])
+            everyone = [pair for part in shard.all_gather(own) for pair in part]
+            feed.apply_feedback([o for o, _ in everyone], [float(row % 2) for _, row in everyone])
         found = feed.state()
         feed.close()
         return taken, found
@@ -145,31 +151,32 @@ def test_rows_that_cannot_be_used_cost_no_other_row_also_when_resumed(worlds, ea
     whole = end["position"] // ROWS
     for row in set(range(ROWS)) - bad:
         assert counts[row] + waiting[row] in (whole, whole + 1), "each row once an epoch"
-    occurrences = [o for process in first + second for step in process for o, _ in step]
-    assert len(set(occurrences)) == len(occurrences)
+    draw_indices = [o for process in first + second for step in process for o, _ in step]
+    assert len(set(draw_indices)) == len(draw_indices)
 
 
 @pytest.mark.parametrize("world", [2, 3])
 def test_a_curriculum_that_learns_stays_the_same_in_all_processes(world: int):
     taken, state = walk(world, 8, 2, {1, 4}, learning=True)
-    occurrences = [o for process in taken for step in process for o, _ in step]
-    assert len(set(occurrences)) == len(occurrences) == 16 * world
-    assert state["position"] >= len(occurrences)
+    draw_indices = [o for process in taken for step in process for o, _ in step]
+    assert len(set(draw_indices)) == len(draw_indices) == 16 * world
+    assert state["position"] >= len(draw_indices)
     assert set(rows_of(taken)) == set(range(ROWS)) - {1, 4}
 
 
 @pytest.mark.parametrize("each", [1, 2, 3])
 def test_rows_that_stay_together_go_to_one_process_and_none_is_lost(each: int):
-    def encode(sample: Sample, occurrence: int) -> Prompt:
-        return Prompt(sample=sample, text="", token_ids=torch.tensor([1]), model_inputs={}, occurrence=occurrence)
+    def encode(sample: Sample, draw_index: int) -> Prompt:
+        return Prompt(sample=sample, text="", token_ids=torch.tensor([1]), model_inputs={}, draw_index=draw_index)
 
     rows = rows_from_python([{"problem": str(i), "solution": i} for i in range(12)])
     meeting = Meeting(2)
 
     def live(rank: int) -> tuple[list[int], Any]:
-        share = replace(meeting.share(rank, threads=rank), together=2)
-        twins = InOrder(RowOrder(12, seed=1, together=2))
-        feed = PromptFeed(Samples(rows, columns=Columns(), template=Template()), encode, order=twins, share=share)
+        shard = replace(meeting.shard(rank), rows_per_block=2)
+        pairs = InOrder(RowOrder(12, seed=1, rows_per_block=2))
+        rows_of_run = Samples(rows, columns=Columns(), template=Template())
+        feed = PromptLoader(rows_of_run, encode, sampler=pairs, shard=shard, threads=rank)
         taken = [p.sample.answer for _ in range(2) for p in feed.take(each)]
         state = feed.state()
         feed.close()

@@ -34,7 +34,7 @@ def encode(sample, place, colour="red"):
     picture = Decoded(kind="image", data=Image.new("RGB", (4, 4), colour), name=f"{sample.id}.png")
     return Prompt(
         sample=sample, text=f"how many in {sample.id}?", token_ids=torch.zeros(1), model_inputs={}, media=(picture,),
-        occurrence=place,
+        draw_index=place,
     )  # fmt: skip
 
 

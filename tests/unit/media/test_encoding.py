@@ -13,7 +13,7 @@ from PIL import Image
 
 from mmgrpo.errors import MediaError
 from mmgrpo.media.decode import decode
-from mmgrpo.media.encoding import encoded
+from mmgrpo.media.serialize import serialize_media
 from mmgrpo.types import Media
 
 SHIPPED = Path(__file__).parents[2] / "data_samples/media"
@@ -24,7 +24,7 @@ MODES = ["1", "L", "P", "RGB", "RGBA", "LA", "La", "RGBa", "CMYK", "YCbCr", "HSV
 
 def read_back(media: Media) -> Media:
     """Carry a medium as a converted file does."""
-    pieces, frames, rate = encoded(media)
+    pieces, frames, rate = serialize_media(media)
     assert all(isinstance(piece, bytes) for piece in pieces)
     return Media(kind=media.kind, source=pieces if frames else pieces[0], rate=rate, name=media.name)
 
@@ -120,4 +120,4 @@ def test_clips(source: Any):
 @pytest.mark.parametrize(("kind", "source"), [("image", 3), ("audio", 3), ("video", 3), ("video", [3]), ("image", {})])
 def test_what_is_no_medium_is_refused(kind: Any, source: Any):
     with pytest.raises(MediaError):
-        encoded(Media(kind=kind, source=source, name="a thing"))
+        serialize_media(Media(kind=kind, source=source, name="a thing"))

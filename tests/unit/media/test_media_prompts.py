@@ -38,7 +38,7 @@ def build():
         facts = LoadedFamily(spec=record, config=model.config)
         data = Data(video=VideoLimits(**{"min_pixels": 784, "max_pixels": 12544, **limits}))
         set_clip_limits(processor, data.video)
-        builder = PromptBuilder(processor, facts=facts, adapters=Adapters(built_in(data, processor=processor)))
+        builder = PromptBuilder(processor, family=facts, adapters=Adapters(built_in(data, processor=processor)))
         return builder, processor, facts
 
     return make
@@ -60,7 +60,7 @@ def picture(side: int = 56) -> Media:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_clip_has_one_token_per_feature(family: str, build: Any, make_clip: Any):
     builder, _, facts = build(family)
-    prompt = builder.encode(ask(clip(make_clip())))
+    prompt = builder.build_prompt(ask(clip(make_clip())))
     grid = prompt.model_inputs["video_grid_thw"]
     assert facts.count_media_tokens(prompt.token_ids)["video"] == int(grid.prod()) // 4
     assert int(grid[0, 0]) == 2, "two seconds at two frames a second, two frames at once"
@@ -71,7 +71,7 @@ def test_a_clip_has_one_token_per_feature(family: str, build: Any, make_clip: An
 @pytest.mark.parametrize("fps", [2.0, 3.0, 5.0, 0.7])
 def test_seconds_per_grid_step_reach_the_model_as_floats(fps: float, build: Any, make_clip: Any):
     builder, _, _ = build("qwen2_5_vl", fps=fps)
-    prompt = builder.encode(ask(clip(make_clip(count=35, fps=10))))
+    prompt = builder.build_prompt(ask(clip(make_clip(count=35, fps=10))))
     seconds = prompt.model_inputs["second_per_grid_ts"]
     count = len(prompt.media[0].data)
     assert torch.is_tensor(seconds)
@@ -85,7 +85,7 @@ def test_positions_follow_the_seconds_of_the_clip(build: Any, make_clip: Any):
     model, _ = record.tiny({}, 0)
     for fps in (2.0, 5.0):
         builder, _, _ = build("qwen2_5_vl", fps=fps)
-        prompt = builder.encode(ask(clip(make_clip(count=40, fps=10))))
+        prompt = builder.build_prompt(ask(clip(make_clip(count=40, fps=10))))
         inputs = prompt.model_inputs
         positions, _ = model.model.get_rope_index(
             prompt.token_ids[None],
@@ -109,7 +109,7 @@ def test_positions_follow_the_seconds_of_the_clip(build: Any, make_clip: Any):
 def test_qwen3_writes_the_true_times_of_frames(build: Any, make_clip: Any):
     builder, processor, _ = build("qwen3_vl", fps=None)
     data = make_clip(count=6, times=[0.0, 0.2, 1.0, 3.0, 3.2, 7.4], form="matroska")
-    prompt = builder.encode(ask(clip(data)))
+    prompt = builder.build_prompt(ask(clip(data)))
     told = processor.tokenizer.decode(prompt.token_ids)
     for seconds in ("<0.1 seconds>", "<2.0 seconds>", "<5.3 seconds>"):
         assert seconds in told
@@ -122,7 +122,7 @@ def test_pictures_and_clips_stand_in_the_order_of_their_placeholders(
 ):
     builder, _, facts = build(family)
     media = [clip(make_clip(count=10 + 10 * i)) if k == "v" else picture(56 + 56 * i) for i, k in enumerate(order)]
-    prompt = builder.encode(ask(*media))
+    prompt = builder.build_prompt(ask(*media))
     assert [m.kind for m in prompt.media] == [m.kind for m in media]
     kinds = {facts.config.image_token_id: "i", facts.config.video_token_id: "v"}
     found = [kinds[i] for i in prompt.token_ids.tolist() if i in kinds]
@@ -143,7 +143,7 @@ def test_limits_hold_after_the_processor_and_are_saved_with_it(
     data = make_clip(size=(240, 320), count=20)
     for limits in ({"max_pixels": 20_000}, {"max_total_pixels": 60_000}, {"min_pixels": 20_000, "max_pixels": 40_000}):
         builder, processor, _ = build(family, **limits)
-        prompt = builder.encode(ask(clip(data)))
+        prompt = builder.build_prompt(ask(clip(data)))
         patch = processor.video_processor.patch_size
         steps, high, wide = prompt.model_inputs["video_grid_thw"][0].tolist()
         area = high * wide * patch * patch
@@ -170,20 +170,22 @@ def test_a_family_without_clips_says_so(make_clip: Any):
     assert family.tiny is not None
     model, tokenizer = family.tiny({}, 0)
     with pytest.raises(ProcessorError, match="qwen3 does not read videos"):
-        PromptBuilder(tokenizer, facts=LoadedFamily(spec=family, config=model.config)).encode(ask(clip(make_clip())))
+        PromptBuilder(tokenizer, family=LoadedFamily(spec=family, config=model.config)).build_prompt(
+            ask(clip(make_clip()))
+        )
     sound = Media(kind="audio", source=np.zeros(16000, np.float32), rate=16000, name="a sound")
     family = family_of("qwen2_5_vl")
     assert family.tiny is not None
     model, processor = family.tiny({}, 0)
     with pytest.raises(ProcessorError, match="qwen2_5_vl does not read audio clips"):
-        PromptBuilder(processor, facts=LoadedFamily(spec=family, config=model.config)).encode(ask(sound))
+        PromptBuilder(processor, family=LoadedFamily(spec=family, config=model.config)).build_prompt(ask(sound))
 
 
 def test_a_template_that_forgets_a_medium_is_found(build: Any):
     builder, processor, _ = build("qwen2_5_vl")
     processor.chat_template = "{% for m in messages %}<|vision_start|><|image_pad|><|vision_end|>{% endfor %}"
     with pytest.raises(ProcessorError, match=r"fewer image placeholders[\s\S]*writes a placeholder for every medium"):
-        builder.encode(ask(picture(), picture()))
+        builder.build_prompt(ask(picture(), picture()))
 
 
 def test_metadata_tells_length_rate_and_times():
@@ -217,7 +219,7 @@ def test_the_sound_follows_its_clip(make_clip: Any):
 def test_an_omni_family_reads_all_kinds_in_one_prompt(build: Any, make_clip: Any):
     builder, _, facts = build("qwen2_5_omni", fps=4.0)
     sound = Media(kind="audio", source=np.sin(np.arange(8000) / 9).astype(np.float32), rate=8000, name="a sound")
-    prompt = builder.encode(ask(sound, clip(make_clip(count=10, fps=10)), picture(), sound))
+    prompt = builder.build_prompt(ask(sound, clip(make_clip(count=10, fps=10)), picture(), sound))
     assert [m.kind for m in prompt.media] == ["audio", "video", "image", "audio"]
     assert prompt.media[0].rate == 16000
     counts = facts.count_media_tokens(prompt.token_ids)
@@ -233,7 +235,7 @@ def test_sounds_longer_than_the_processors_window_are_refused(build: Any):
     builder, _, _ = build("qwen2_audio")
     long = Media(kind="audio", source=np.zeros(31 * 16000, np.float32), rate=16000, name="a long silence")
     with pytest.raises(MediaError, match=r"a long silence[\s\S]*at most 30 seconds"):
-        builder.encode(ask(long))
+        builder.build_prompt(ask(long))
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # in transformers
@@ -246,12 +248,12 @@ def test_the_sound_of_a_clip_is_heard_on_request(make_clip: Any):
     set_clip_limits(processor, data.video)
     adapters = Adapters(built_in(data, processor=processor))
     film = clip(make_clip(sound=np.sin(np.arange(32000) / 5).astype(np.float32)))
-    builder = PromptBuilder(processor, facts=facts, adapters=adapters, clip_sound=True)
-    heard = builder.encode(ask(film))
+    builder = PromptBuilder(processor, family=facts, adapters=adapters, clip_sound=True)
+    heard = builder.build_prompt(ask(film))
     assert [m.kind for m in heard.media] == ["video", "audio"]
-    assert torch.equal(builder.encode(heard.sample).token_ids, heard.token_ids), "no sound is added twice"
+    assert torch.equal(builder.build_prompt(heard.sample).token_ids, heard.token_ids), "no sound is added twice"
     assert [m.kind for m in heard.sample.media] == ["video", "audio"]
     assert facts.count_media_tokens(heard.token_ids)["audio"] >= 50
-    assert [m.kind for m in PromptBuilder(processor, facts=facts, adapters=adapters).encode(ask(film)).media] == [
-        "video"
-    ]
+    assert [
+        m.kind for m in PromptBuilder(processor, family=facts, adapters=adapters).build_prompt(ask(film)).media
+    ] == ["video"]

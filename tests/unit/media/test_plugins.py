@@ -18,7 +18,7 @@ from mmgrpo.data.opening import check_media
 from mmgrpo.data.samples import Samples
 from mmgrpo.data.sources import open_rows
 from mmgrpo.errors import ConfigError, MediaError
-from mmgrpo.media.plugins import load_adapters, open_adapters
+from mmgrpo.media.adapters import load_adapters, open_adapters
 from mmgrpo.media.prompts import PromptBuilder
 from mmgrpo.policy.families.registry import family_of
 from mmgrpo.policy.families.spec import LoadedFamily
@@ -213,8 +213,8 @@ def test_the_example_yaml_reads_its_scans_from_rows_to_prompts(lidar: Any, tmp_p
     model, processor = record.tiny({}, 0)
     reader = open_adapters(config.data, base=ROOT, processor=processor)
     assert check_media(samples, reader.verify).media == 6
-    builder = PromptBuilder(processor, facts=LoadedFamily(spec=record, config=model.config), adapters=reader)
-    prompts = [builder.encode(sample) for sample in samples]
+    builder = PromptBuilder(processor, family=LoadedFamily(spec=record, config=model.config), adapters=reader)
+    prompts = [builder.build_prompt(sample) for sample in samples]
     assert {prompt.media[0].data.size for prompt in prompts} == {(112, 140)}
     assert all(prompt.model_inputs["image_grid_thw"].tolist() == [[1, 10, 8]] for prompt in prompts)
     assert len({prompt.media[0].data.tobytes() for prompt in prompts}) == 6

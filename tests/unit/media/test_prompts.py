@@ -32,7 +32,7 @@ def builder(tiny):
     processor, facts = tiny
 
     def build(**options: Any) -> PromptBuilder:
-        return PromptBuilder(processor, facts=facts, **options)
+        return PromptBuilder(processor, family=facts, **options)
 
     return build
 
@@ -48,12 +48,12 @@ def ask(text: str = "How many?", *media: Media, id: str = "7") -> Sample:
 
 def test_a_prompt_holds_template_ids_inputs_and_media(builder, tiny):
     sample = ask("How many?", picture())
-    prompt = builder().encode(sample, occurrence=5)
+    prompt = builder().build_prompt(sample, draw_index=5)
     assert prompt.text == (
         "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>How many?<|im_end|>\n<|im_start|>assistant\n"
     )
     assert prompt.sample is sample
-    assert prompt.occurrence == 5
+    assert prompt.draw_index == 5
     assert prompt.token_ids.ndim == 1
     assert prompt.token_ids.dtype == torch.int64
     assert tiny[1].count_media_tokens(prompt.token_ids) == {"image": 4, "video": 0}
@@ -63,7 +63,7 @@ def test_a_prompt_holds_template_ids_inputs_and_media(builder, tiny):
 
 def test_everything_the_processor_returns_is_kept_unchanged(builder, tiny):
     processor, _ = tiny
-    prompt = builder().encode(ask("How many?", picture()))
+    prompt = builder().build_prompt(ask("How many?", picture()))
     direct = processor(text=[prompt.text], images=[prompt.media[0].data], return_tensors="pt")
     assert set(prompt.model_inputs) == set(direct) - {"input_ids", "attention_mask"}
     assert {"pixel_values", "image_grid_thw"} <= set(prompt.model_inputs)
@@ -83,7 +83,7 @@ def test_unknown_keys_pass_and_attention_masks_do_not(tiny):
         def __call__(self, **kwargs: Any) -> dict[str, Any]:
             return {**processor(**kwargs), "tile_sizes": "kept", "spatial": [1, 2]}
 
-    prompt = PromptBuilder(Extended(), facts=facts).encode(ask("?", picture()))
+    prompt = PromptBuilder(Extended(), family=facts).build_prompt(ask("?", picture()))
     assert prompt.model_inputs["tile_sizes"] == "kept"
     assert prompt.model_inputs["spatial"] == [1, 2]
     assert "attention_mask" not in prompt.model_inputs
@@ -91,7 +91,7 @@ def test_unknown_keys_pass_and_attention_masks_do_not(tiny):
 
 def test_several_pictures_keep_their_order(builder):
     colors = ["red", "green", "blue"]
-    prompt = builder().encode(ask("Which?", *(picture(color=c) for c in colors)))
+    prompt = builder().build_prompt(ask("Which?", *(picture(color=c) for c in colors)))
     assert [m.data.getpixel((0, 0)) for m in prompt.media] == [(255, 0, 0), (0, 128, 0), (0, 0, 255)]
     assert prompt.model_inputs["image_grid_thw"].shape[0] == 3
     patches = prompt.model_inputs["pixel_values"].reshape(3, 16, 3, -1).mean(dim=(1, 3))
@@ -99,7 +99,7 @@ def test_several_pictures_keep_their_order(builder):
 
 
 def test_text_alone_needs_no_picture(builder):
-    prompt = builder().encode(ask("How many?"))
+    prompt = builder().build_prompt(ask("How many?"))
     assert prompt.media == ()
     assert "pixel_values" not in prompt.model_inputs
 
@@ -108,11 +108,11 @@ def test_text_families_bring_a_tokenizer(tiny):
     tokenizer = tiny[0].tokenizer
     tokenizer.chat_template = tiny[0].chat_template
     facts = _TextFacts()
-    prompt = PromptBuilder(tokenizer, facts=facts).encode(ask("How many?"))
+    prompt = PromptBuilder(tokenizer, family=facts).build_prompt(ask("How many?"))
     assert prompt.text.startswith("<|im_start|>user\nHow many?")
     assert tokenizer.decode(prompt.token_ids) == prompt.text
     with pytest.raises(ProcessorError, match="does not read pictures"):
-        PromptBuilder(tokenizer, facts=facts).encode(ask("?", picture()))
+        PromptBuilder(tokenizer, family=facts).build_prompt(ask("?", picture()))
 
 
 class _TextFacts:
@@ -132,7 +132,7 @@ def test_a_template_that_writes_the_first_token_gets_no_second(tiny):
     try:
         template = "<|endoftext|>{% for m in messages %}{{ m.content }}{% endfor %}"
         tokenizer.chat_template = template
-        prompt = PromptBuilder(tokenizer, facts=_TextFacts()).encode(ask("How many?"))
+        prompt = PromptBuilder(tokenizer, family=_TextFacts()).build_prompt(ask("How many?"))
         assert (prompt.token_ids == tokenizer.bos_token_id).sum() == 1
     finally:
         tokenizer.bos_token = written
@@ -141,20 +141,20 @@ def test_a_template_that_writes_the_first_token_gets_no_second(tiny):
 
 def test_too_long_prompts_are_refused_with_their_sizes_and_never_cut(builder):
     sample = ask("How many?", picture(560, 560), id="row-3")
-    whole = builder().encode(sample)
+    whole = builder().build_prompt(sample)
     needs = len(whole.token_ids)
     with pytest.raises(PromptTooLong) as caught:
-        builder(max_prompt_tokens=64).encode(sample)
+        builder(max_prompt_tokens=64).build_prompt(sample)
     message = str(caught.value)
     assert f"prompt needs {needs} tokens, limit is 64, of which 400 are for the picture" in message
     assert "row-3" in message
-    exact = builder(max_prompt_tokens=needs).encode(sample)
+    exact = builder(max_prompt_tokens=needs).build_prompt(sample)
     assert torch.equal(exact.token_ids, whole.token_ids)
 
 
 def test_several_pictures_are_counted_together_in_the_refusal(builder):
     with pytest.raises(ProcessorError, match="of which 8 are for the 2 pictures"):
-        builder(max_prompt_tokens=10).encode(ask("?", picture(), picture()))
+        builder(max_prompt_tokens=10).build_prompt(ask("?", picture(), picture()))
 
 
 def test_a_missing_template_names_the_place_and_the_key(tiny):
@@ -164,10 +164,10 @@ def test_a_missing_template_names_the_place_and_the_key(tiny):
     processor.tokenizer.name_or_path = "/models/base"
     try:
         with pytest.raises(ProcessorError, match=r"model\.chat_template") as caught:
-            PromptBuilder(processor, facts=facts).encode(ask())
+            PromptBuilder(processor, family=facts).build_prompt(ask())
         assert "/models/base" in str(caught.value)
         processor.tokenizer.chat_template = kept  # a template that only the tokenizer has is used
-        assert PromptBuilder(processor, facts=facts).encode(ask()).text.startswith("<|im_start|>user")
+        assert PromptBuilder(processor, family=facts).build_prompt(ask()).text.startswith("<|im_start|>user")
     finally:
         processor.chat_template, processor.tokenizer.chat_template = kept, kept_inner
 
@@ -177,7 +177,7 @@ def test_a_template_that_raises_is_a_processor_error(tiny):
     kept, processor.chat_template = processor.chat_template, "{{ raise_exception('roles must alternate') }}"
     try:
         with pytest.raises(ProcessorError, match="roles must alternate"):
-            PromptBuilder(processor, facts=facts).encode(ask(id="9"))
+            PromptBuilder(processor, family=facts).build_prompt(ask(id="9"))
     finally:
         processor.chat_template = kept
 
@@ -188,7 +188,7 @@ def test_a_template_that_drops_pictures_is_caught(tiny):
     processor.chat_template = "{% for m in messages %}{{ m.content[-1].text }}{% endfor %}"
     try:
         with pytest.raises(ProcessorError, match="sample 7"):
-            PromptBuilder(processor, facts=facts).encode(ask("?", picture()))
+            PromptBuilder(processor, family=facts).build_prompt(ask("?", picture()))
     finally:
         processor.chat_template = kept
 
@@ -205,41 +205,41 @@ def test_a_processor_that_drops_pictures_silently_is_caught(tiny):
             return processor(text=[text[0].replace("<|image_pad|>", "")], **kwargs)
 
     with pytest.raises(ProcessorError, match="holds no token for its picture"):
-        PromptBuilder(Blind(), facts=facts).encode(ask("?", picture()))
+        PromptBuilder(Blind(), family=facts).build_prompt(ask("?", picture()))
 
 
 def test_placeholders_written_in_the_rows_text_are_refused(builder):
     for media in ((), (picture(),)):
         with pytest.raises(ProcessorError, match="more image placeholders"):
-            builder().encode(ask("What is <|image_pad|>?", *media))
+            builder().build_prompt(ask("What is <|image_pad|>?", *media))
 
 
 def test_pictures_that_the_processor_refuses_name_sample_and_size(builder):
     adapters = Adapters(built_in(Data(image=ImageLimits(max_aspect_ratio=300))))
     with pytest.raises(ProcessorError, match="2276 x 10") as caught:
-        builder(adapters=adapters).encode(ask("?", picture(2276, 10), id="tall"))
+        builder(adapters=adapters).build_prompt(ask("?", picture(2276, 10), id="tall"))
     assert "tall" in str(caught.value)
 
 
 def test_broken_media_are_media_errors(builder):
     with pytest.raises(MediaError, match="row 3"):
-        builder().encode(ask("?", Media(kind="image", source=b"junk", name="row 3")))
+        builder().build_prompt(ask("?", Media(kind="image", source=b"junk", name="row 3")))
 
 
 def test_template_arguments_reach_the_template(tiny):
     processor, facts = tiny
     kept, processor.chat_template = processor.chat_template, "{{ 'thinking' if enable_thinking else 'plain' }}"
     try:
-        on = PromptBuilder(processor, facts=facts, chat_template_kwargs={"enable_thinking": True})
-        assert on.encode(ask()).text == "thinking"
-        assert PromptBuilder(processor, facts=facts).encode(ask()).text == "plain"
+        on = PromptBuilder(processor, family=facts, chat_template_kwargs={"enable_thinking": True})
+        assert on.build_prompt(ask()).text == "thinking"
+        assert PromptBuilder(processor, family=facts).build_prompt(ask()).text == "plain"
     finally:
         processor.chat_template = kept
 
 
 def test_transparent_pictures_stand_on_the_background(builder):
     clear = Media(kind="image", source=Image.new("RGBA", (56, 56), (0, 0, 0, 0)), name="clear")
-    prompt = builder(adapters=Adapters(built_in(background=(10, 20, 30)))).encode(ask("?", clear))
+    prompt = builder(adapters=Adapters(built_in(background=(10, 20, 30)))).build_prompt(ask("?", clear))
     assert np.asarray(prompt.media[0].data)[5, 5].tolist() == [10, 20, 30]
 
 
@@ -266,7 +266,7 @@ def test_a_prefilled_tag_reaches_the_prompt(tiny):
     kept = processor.chat_template
     processor.chat_template = kept + "{% if add_generation_prompt %}<think>\n{% endif %}"
     try:
-        assert PromptBuilder(processor, facts=facts).encode(ask()).prefill == "<think>\n"
+        assert PromptBuilder(processor, family=facts).build_prompt(ask()).prefill == "<think>\n"
     finally:
         processor.chat_template = kept
 

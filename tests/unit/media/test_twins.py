@@ -10,14 +10,13 @@ import pytest
 
 from mmgrpo.config.data import Clips, Columns, Curriculum, Data, Files, Template
 from mmgrpo.data.opening import open_samples
-from mmgrpo.data.ordering import open_draws
-from mmgrpo.data.sampler import RowOrder
+from mmgrpo.data.sampler import RowOrder, open_sampler
 from mmgrpo.data.samples import Samples
+from mmgrpo.data.shuffled_pairs import ShuffledPairRows
 from mmgrpo.data.sources import open_rows, rows_from_python
-from mmgrpo.data.twins import TwinRows
 from mmgrpo.errors import MediaError
 from mmgrpo.media.decode import decode
-from mmgrpo.media.encoding import encoded
+from mmgrpo.media.serialize import serialize_media
 from mmgrpo.media.sound import with_sound
 
 SHIPPED = Path(__file__).parents[2] / "data_samples"
@@ -72,7 +71,7 @@ def test_twins_are_drawn_behind_one_another(curriculum: Curriculum, shuffle: boo
     data = Data(train=train, curriculum=curriculum, shuffle=shuffle)
     samples = open_samples(data, train, base=tmp_path, needed="x")
     assert samples is not None
-    draws = open_draws(samples, data)
+    draws = open_sampler(samples, data)
     found = [draws.draw().row for _ in range(40)]
     assert [row + 1 for row in found[::2]] == found[1::2]
     assert sorted(found[:20]) == sorted(found[20:]) == list(range(20))
@@ -88,11 +87,11 @@ def test_the_order_of_rows_without_twins_is_what_it_was():
 def test_the_sound_of_a_twin_is_that_of_its_clip(make_clip: Any):
     wave = np.sin(np.arange(16000) / 5).astype(np.float32)
     rows = rows_from_python([{"video": make_clip(sound=wave), "problem": "?", "solution": "1"}])
-    samples = Samples(TwinRows(rows), columns=Columns(), template=Template())
+    samples = Samples(ShuffledPairRows(rows), columns=Columns(), template=Template())
     one, two = (with_sound(sample).media[1] for sample in samples)
     assert np.array_equal(decode(one).data, decode(two).data)
 
 
 def test_a_shuffled_clip_is_not_written_as_if_it_were_the_clip():
     with pytest.raises(MediaError, match="shuffled"):
-        encoded(made(1)[1].media[0])
+        serialize_media(made(1)[1].media[0])

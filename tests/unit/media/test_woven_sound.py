@@ -43,7 +43,7 @@ def builder(policy: Policy) -> PromptBuilder:
     data = Data(video=VideoLimits(fps=2.0, min_pixels=784, max_pixels=784))
     set_clip_limits(policy.processor, data.video)
     adapters = Adapters(built_in(data, processor=policy.processor))
-    return PromptBuilder(policy.processor, facts=policy.family_info, adapters=adapters, clip_sound=True)
+    return PromptBuilder(policy.processor, family=policy.family_info, adapters=adapters, clip_sound=True)
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def media_of(shape: str, film: Any) -> list[Media]:
 
 @weaves
 def test_two_seconds_of_frames_and_two_seconds_of_sound_stand_by_turns(policy: Policy, builder: Any, film: Any):
-    prompt = builder.encode(ask(film(5.0, heard=5.0)))
+    prompt = builder.build_prompt(ask(film(5.0, heard=5.0)))
     frames = int(prompt.model_inputs["video_grid_thw"][0, 1:].prod()) // 4
     steps = int(prompt.model_inputs["video_grid_thw"][0, 0])
     assert steps == 5, "one step of two frames a second"
@@ -109,7 +109,7 @@ def test_two_seconds_of_frames_and_two_seconds_of_sound_stand_by_turns(policy: P
 def test_tokens_positions_and_logprobs_are_those_of_transformers(
     shape: str, policy: Policy, builder: Any, film: Any, make_batch: Any
 ):
-    prompt = builder.encode(ask(*media_of(shape, film)))
+    prompt = builder.build_prompt(ask(*media_of(shape, film)))
     batch = make_batch([prompt], [[5, 3]])
     packed = policy.logprobs(batch, temperature=1.0).logprobs
     base, completions = policy.model, batch.segments[0].completions
@@ -130,8 +130,8 @@ def test_tokens_positions_and_logprobs_are_those_of_transformers(
 @weaves
 def test_where_the_sound_stands_matters(policy: Policy, builder: Any, film: Any, make_batch: Any):
     sample = ask(film(5.0, heard=5.0))
-    behind = builder.encode(with_sound(sample))
-    woven = builder.encode(sample)
+    behind = builder.build_prompt(with_sound(sample))
+    woven = builder.build_prompt(sample)
     assert [kind for kind, _ in runs(policy, behind.token_ids)] == ["video", "audio"]
     assert sorted(woven.token_ids.tolist()) == sorted(behind.token_ids.tolist())
     found = [policy.logprobs(make_batch([p], [[5]]), temperature=1.0).logprobs for p in (woven, behind)]
@@ -139,16 +139,16 @@ def test_where_the_sound_stands_matters(policy: Policy, builder: Any, film: Any,
 
 
 def test_beside_a_silent_film_sounds_stand_behind_their_films(policy: Policy, builder: Any, film: Any):
-    prompt = builder.encode(ask(film(2.0, heard=2.0), film(2.0)))
+    prompt = builder.build_prompt(ask(film(2.0, heard=2.0), film(2.0)))
     assert [kind for kind, _ in runs(policy, prompt.token_ids)] == ["video", "audio", "video"]
 
 
 @weaves
 def test_a_prompt_whose_media_were_swapped_keeps_its_layout(builder: Any, film: Any):
-    prompt = builder.encode(ask(film(3.0, heard=3.0)))
+    prompt = builder.build_prompt(ask(film(3.0, heard=3.0)))
     assert woven_into(prompt.sample) == [0]
     swapped = [Media(kind=m.kind, source=m.data[::-1].copy(), rate=m.rate, name=m.name) for m in prompt.media]
-    other = builder.encode(replace(prompt.sample, media=tuple(swapped)))
+    other = builder.build_prompt(replace(prompt.sample, media=tuple(swapped)))
     assert torch.equal(other.token_ids, prompt.token_ids)
 
 

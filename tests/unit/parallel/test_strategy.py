@@ -16,9 +16,9 @@ from mmgrpo.parallel.replicated import Replicated
 from mmgrpo.parallel.strategy import Single, Strategy
 
 
-def at(name, occurrence):
+def at(name, draw_index):
     scored = scored_group(name, [2, 3])
-    return replace(scored, group=replace(scored.group, prompt=replace(scored.group.prompt, occurrence=occurrence)))
+    return replace(scored, group=replace(scored.group, prompt=replace(scored.group.prompt, draw_index=draw_index)))
 
 
 @pytest.mark.parametrize("dist", [Single(), Replicated(rank=1, world_size=2)], ids=["single", "replicated"])

@@ -26,10 +26,10 @@ def encode(make_picture):
             "video": Media(kind="video", source=frames, rate=2.0),
         }
         adapters = Adapters(built_in(Data(), processor=policy.processor))
-        builder = PromptBuilder(policy.processor, facts=policy.family_info, adapters=adapters)
+        builder = PromptBuilder(policy.processor, family=policy.family_info, adapters=adapters)
         blocks = [*({"type": kind} for kind in kinds), {"type": "text", "text": "What happens?"}]
         media = tuple(made[kind] for kind in kinds)
-        return builder.encode(Sample(id=sample_id, messages=({"role": "user", "content": blocks},), media=media))
+        return builder.build_prompt(Sample(id=sample_id, messages=({"role": "user", "content": blocks},), media=media))
 
     return build
 

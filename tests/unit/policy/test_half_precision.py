@@ -20,7 +20,7 @@ def test_bfloat16_stays_within_the_bound_of_the_run_checks(family, tiny_policy, 
     exact = tiny_policy(family, sharp=False)
     assert policy.dtype is torch.bfloat16
     images = [make_picture()] if policy.family.kinds else []
-    prompts = [make_prompt(policy, "How many?", images=images), make_prompt(policy, "Hi", occurrence=1)]
+    prompts = [make_prompt(policy, "How many?", images=images), make_prompt(policy, "Hi", draw_index=1)]
     groups = LocalEngine(policy).generate(prompts, [4, 4], Sampling(max_completion_length=16))
     segments = [Segment(prompt=g.prompt, completions=g.completions, advantages=(0.0,) * 4) for g in groups]
     batch = Batch(segments=tuple(segments))

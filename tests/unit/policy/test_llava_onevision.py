@@ -18,10 +18,10 @@ def encode(make_picture):
 
     def build(policy, *sizes):
         adapters = Adapters(built_in(Data(), processor=policy.processor))
-        builder = PromptBuilder(policy.processor, facts=policy.family_info, adapters=adapters)
+        builder = PromptBuilder(policy.processor, family=policy.family_info, adapters=adapters)
         media = tuple(Media(kind="image", source=make_picture(*size, seed=i)) for i, size in enumerate(sizes))
         blocks = [*({"type": "image"} for _ in sizes), {"type": "text", "text": "Which?"}]
-        return builder.encode(Sample(id="a", messages=({"role": "user", "content": blocks},), media=media))
+        return builder.build_prompt(Sample(id="a", messages=({"role": "user", "content": blocks},), media=media))
 
     return build
 

@@ -23,11 +23,11 @@ def encode():
         data = Data(video=VideoLimits(fps=3.0, min_pixels=1024, max_pixels=4096))
         set_clip_limits(policy.processor, data.video)
         adapters = Adapters(built_in(data, processor=policy.processor))
-        builder = PromptBuilder(policy.processor, facts=policy.family_info, adapters=adapters)
+        builder = PromptBuilder(policy.processor, family=policy.family_info, adapters=adapters)
         noise = np.random.default_rng(0).integers(0, 255, (12, 4, 4, 3), dtype=np.uint8)
         clip = Media(kind="video", source=noise.repeat(16, 1).repeat(16, 2), rate=3.0, name="a clip")
         blocks = [{"type": "text", "text": "Look:"}, {"type": "video"}, {"type": "text", "text": "How often?"}]
-        return builder.encode(Sample(id="a", messages=({"role": "user", "content": blocks},), media=(clip,)))
+        return builder.build_prompt(Sample(id="a", messages=({"role": "user", "content": blocks},), media=(clip,)))
 
     return build
 

@@ -16,7 +16,7 @@ def test_uniforms_are_uniform_over_completions_and_over_tokens():
         assert stats.kstest(sample, "uniform").pvalue > 1e-3
 
 
-def test_neighbouring_tokens_completions_and_occurrences_are_uncorrelated():
+def test_neighbouring_tokens_completions_and_draws_are_uncorrelated():
     keys = stream_keys(0, "train", 0, 4000)
     other = np.array([stream_keys(0, "train", i, 1)[0] for i in range(4000)])
     pairs = [
@@ -29,9 +29,9 @@ def test_neighbouring_tokens_completions_and_occurrences_are_uncorrelated():
         assert abs(np.corrcoef(a, b)[0, 1]) < 0.06
 
 
-@pytest.mark.parametrize("change", [{"seed": 1}, {"stream": "eval"}, {"occurrence": 8}])
-def test_seed_stream_and_occurrence_each_give_other_streams(change):
-    base = {"seed": 0, "stream": "train", "occurrence": 7, "count": 64}
+@pytest.mark.parametrize("change", [{"seed": 1}, {"stream": "eval"}, {"draw_index": 8}])
+def test_seed_stream_and_draw_index_each_give_other_streams(change):
+    base = {"seed": 0, "stream": "train", "draw_index": 7, "count": 64}
     assert not set(stream_keys(**base).tolist()) & set(stream_keys(**(base | change)).tolist())
 
 

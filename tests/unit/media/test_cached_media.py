@@ -17,12 +17,12 @@ from mmgrpo.config.cache import Cache
 from mmgrpo.config.data import Data, MediaAdapter
 from mmgrpo.config.model import Model
 from mmgrpo.config.schema import Config
-from mmgrpo.data.cache import ContentCache
 from mmgrpo.errors import ConfigError
-from mmgrpo.media.adapters import Adapters
-from mmgrpo.media.remembered import PARTS, Known, Memory, RememberedAdapters
+from mmgrpo.media.adapters import Adapters, load_adapters
+from mmgrpo.media.cache import ContentCache
+from mmgrpo.media.cached_processor import PARTS, CachedAdapters, ContentIndex, MediaCache
+from mmgrpo.media.prompt_builders import PromptBuilders, fingerprint
 from mmgrpo.policy.model.loading import ModelOutline, load_outline
-from mmgrpo.running.prompts import fingerprint, open_memory, open_processor
 from mmgrpo.types import Decoded, Media, Prompt, Sample
 from tests.conftest import SMALL
 
@@ -144,40 +144,38 @@ def assert_equal(one: Prompt, two: Prompt) -> None:
 def test_prompts_are_the_same_and_each_medium_is_processed_once(family: str, kind: str, keep: str, tmp_path: Path):
     config = config_of(family, **({"media_bytes": 10**8} if keep == "memory" else {"folder": str(tmp_path)}))
     found, calls = outline(family), Counter[str]()
-    plain = open_processor(config, outline(family).processor, found.facts, base=tmp_path)
-    memory = open_memory(config, found.processor, base=tmp_path)
+    plain = PromptBuilders(config_of(family), outline(family).processor, found.family_info, base=tmp_path).builder()
+    builders = PromptBuilders(config, found.processor, found.family_info, base=tmp_path)
     for name in PARTS:
         part = getattr(found.processor, name, None)
         if part is not None:
             setattr(found.processor, name, Counted(part, calls, name))
-    kept = open_processor(config, found.processor, found.facts, base=tmp_path, memory=memory)
+    kept = builders.builder()
     asked = [sample(kind, 1), sample(kind, 1, text="And how many?"), sample(kind, 2), sample(kind, 1)]
     for one in asked:
-        assert_equal(plain.encode(one), kept.encode(one))
+        assert_equal(plain.build_prompt(one), kept.build_prompt(one))
     assert sum(calls.values()) == 2, "two contents, each once"
     pair = sample(kind, 2, 1)
     for _ in range(2):
-        assert_equal(plain.encode(pair), kept.encode(pair))
+        assert_equal(plain.build_prompt(pair), kept.build_prompt(pair))
     alone = kind == "image" and family in ALONE  # others get the pictures of a prompt as one nested list
     assert sum(calls.values()) == (2 if alone else 4), "a pair is joined, or is a content of its own"
 
 
 def test_a_reward_that_draws_on_its_picture_changes_no_later_prompt(tmp_path: Path):
     config, found = config_of("qwen2_5_vl", media_bytes=10**8), outline("qwen2_5_vl")
-    memory = open_memory(config, found.processor, base=tmp_path)
-    kept = open_processor(config, found.processor, found.facts, base=tmp_path, memory=memory)
-    first = kept.encode(sample("image", 1))
+    kept = PromptBuilders(config, found.processor, found.family_info, base=tmp_path).builder()
+    first = kept.build_prompt(sample("image", 1))
     before = first.media[0].data.copy()
     first.media[0].data.paste((0, 0, 0), (0, 0, 48, 32))
-    again = kept.encode(sample("image", 1))
+    again = kept.build_prompt(sample("image", 1))
     assert again.media[0].data.tobytes() == before.tobytes()
-    assert_equal(again, kept.encode(sample("image", 1)))
+    assert_equal(again, kept.build_prompt(sample("image", 1)))
 
 
 def test_the_processor_that_is_saved_with_the_policy_stays_its_own(tmp_path: Path):
     config, found = config_of("qwen2_5_vl", media_bytes=10**8), outline("qwen2_5_vl")
-    memory = open_memory(config, found.processor, base=tmp_path)
-    open_processor(config, found.processor, found.facts, base=tmp_path, memory=memory)
+    PromptBuilders(config, found.processor, found.family_info, base=tmp_path).builder()
     found.processor.save_pretrained(tmp_path / "saved")
     assert (tmp_path / "saved").is_dir()
 
@@ -190,18 +188,23 @@ def test_settings_and_an_edited_adapter_are_other_contents(tmp_path: Path):
     plugged = Data(adapters=(MediaAdapter(fn="mine.py:Mine"),))
     configs = [config_of("qwen2_5_vl").model_copy(update={"data": data}) for data in (Data(), plugged)]
     configs.append(configs[0].model_copy(update={"data": Data(background=(0, 0, 0))}))
-    seen = [fingerprint(config, found.processor, base=tmp_path) for config in configs]
+
+    def named(config: Config) -> str:
+        return fingerprint(config, found.processor, load_adapters(config.data.adapters, base=tmp_path))
+
+    seen = [named(config) for config in configs]
     plugin.write_text(plugin.read_text() + "# other\n")
-    seen.append(fingerprint(configs[1], found.processor, base=tmp_path))
+    seen.append(named(configs[1]))
     found.processor.image_processor.size = {"shortest_edge": 10, "longest_edge": 20000}
-    seen.append(fingerprint(configs[0], found.processor, base=tmp_path))
+    seen.append(named(configs[0]))
     assert len(set(seen)) == 5
 
 
 def test_a_folder_that_cannot_be_made_is_told_before_anything_is_read(tmp_path: Path):
     (tmp_path / "taken").touch()
     with pytest.raises(ConfigError, match=r"(?s)cache\.folder.*taken"):
-        open_memory(config_of("qwen2_5_vl", folder="taken"), outline("qwen2_5_vl").processor, base=tmp_path)
+        found = outline("qwen2_5_vl")
+        PromptBuilders(config_of("qwen2_5_vl", folder="taken"), found.processor, found.family_info, base=tmp_path)
 
 
 ADAPTER = '''
@@ -224,8 +227,7 @@ def test_an_adapter_that_looks_at_the_name_is_asked_for_each_name(tmp_path: Path
     data = Data(adapters=(MediaAdapter(fn="mine.py:ByEnding"),))
     config = config_of("qwen2_5_vl", media_bytes=10**8).model_copy(update={"data": data})
     found = outline("qwen2_5_vl")
-    memory = open_memory(config, found.processor, base=tmp_path)
-    kept = open_processor(config, found.processor, found.facts, base=tmp_path, memory=memory)
+    kept = PromptBuilders(config, found.processor, found.family_info, base=tmp_path).builder()
     media = [Media(kind="image", source=b"1", name=name) for name in ("a.dark", "a.light")]
     assert [kept.adapters.decode(one).data.getpixel((0, 0))[0] for one in media] == [9, 200]
 
@@ -237,8 +239,8 @@ class _Tensors(Adapters):
 
 def test_data_of_an_adapters_own_kind_are_the_callers_own(tmp_path: Path):
     kept = ContentCache(max_bytes=10**6)
-    memory = Memory(get=kept.get, key=lambda media: "k", output=dict)
-    adapters = RememberedAdapters(_Tensors(()), memory, Known())
+    media_cache = MediaCache(get=kept.get, key=lambda media: "k", output=dict)
+    adapters = CachedAdapters(_Tensors(()), media_cache, ContentIndex())
     adapters.decode(Media(kind="audio", source=b"1")).data[0].add_(1)
     assert adapters.decode(Media(kind="audio", source=b"1")).data[0].sum() == 0
     assert kept.made == 1

@@ -25,7 +25,7 @@ from mmgrpo.types import Media
 _PNG_MODES = ("1", "L", "LA", "I;16", "P", "RGB", "RGBA")
 
 
-def encoded(media: Media, plugins: Sequence[Adapter] = ()) -> tuple[list[bytes], bool, float | None]:
+def serialize_media(media: Media, plugins: Sequence[Adapter] = ()) -> tuple[list[bytes], bool, float | None]:
     """Give one medium as bytes.
 
     Args:
@@ -43,7 +43,7 @@ def encoded(media: Media, plugins: Sequence[Adapter] = ()) -> tuple[list[bytes],
     reader = next((one for one in plugins if one.kind == media.kind and one.reads(media)), None)
     if reader is not None:
         made = reader.decode(media)
-        return encoded(Media(kind=made.kind, source=made.data, rate=made.rate, name=media.name))
+        return serialize_media(Media(kind=made.kind, source=made.data, rate=made.rate, name=media.name))
     if media.kind == "video":
         return _clip(media.source, media.rate, media.name)
     if media.kind == "audio":

@@ -18,14 +18,14 @@ PAIR, SHUFFLED = "pair", "shuffled"
 """Columns that twins have: an id that both share, and whether this one's frames are shuffled."""
 
 
-class TwinRows(Rows):
+class ShuffledPairRows(Rows):
     """Each row of a source twice; the second time it is to be shown with its frames shuffled."""
 
     def __init__(self, rows: Rows) -> None:
         """Double ``rows``."""
         self._rows = rows
         self.name, self.base, self.confined, self.generated = rows.name, rows.base, rows.confined, rows.generated
-        self.format, self.together = rows.format, 2
+        self.format, self.rows_per_block = rows.format, 2
         self.columns = tuple(dict.fromkeys((*rows.columns, PAIR, SHUFFLED)))
 
     def __len__(self) -> int:
@@ -45,11 +45,11 @@ class TwinRows(Rows):
         return f"{self._rows.id(index // 2)}{'-shuffled' if index % 2 else ''}"
 
 
-def as_twin(sample: Sample) -> Sample:
+def as_shuffled_pair(sample: Sample) -> Sample:
     """Have the frames of a twin's clips shuffled when they are read.
 
     Args:
-        sample: Of a row of :class:`TwinRows`.
+        sample: Of a row of :class:`ShuffledPairRows`.
 
     Returns:
         The sample; of a row without a clip both are the same, and belong to no pair.
