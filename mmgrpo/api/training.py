@@ -13,7 +13,6 @@ from rich.console import Console
 from mmgrpo.api.begin import Rewards, begin, written
 from mmgrpo.api.handle import Run
 from mmgrpo.api.quiet import only_first, quiet_bars
-from mmgrpo.api.records import Records
 from mmgrpo.assemble import Assembly, UserInputs, assemble, assemble_run
 from mmgrpo.config.load import AnyConfig, Overrides
 from mmgrpo.errors import ConfigError, explain
@@ -22,6 +21,7 @@ from mmgrpo.observe.runfolder import RunFolder, create_run_folder, scratch_run_f
 from mmgrpo.parallel.replicated import open_strategy
 from mmgrpo.policy.model.loading import GivenModel
 from mmgrpo.running.callback import OnStep, requested_names
+from mmgrpo.running.logger import FolderLogger, RunFacts
 from mmgrpo.running.state import RunState
 from mmgrpo.running.stop import AnyRankStop, StopRequest
 from mmgrpo.trainer import run_training
@@ -144,7 +144,16 @@ class _Start:
 
     def run(self) -> Run:
         """Train; a failed start leaves no empty folder, and an interrupted run tells its caller where to continue."""
-        logger = Records(self.folder, self.assembly, self.progress)
+        assembly = self.assembly
+        facts = RunFacts(
+            loaded=assembly.loaded,
+            policy=assembly.policy,
+            dist=assembly.dist,
+            rewards=assembly.rewards.names,
+            train=assembly.train,
+            left_out=assembly.left_out,
+        )
+        logger = FolderLogger(self.folder, facts, self.progress)
         try:
             try:
                 state = self._train(logger)
@@ -156,7 +165,7 @@ class _Start:
             raise
         return self._finished(state, logger)
 
-    def _train(self, logger: Records) -> RunState:
+    def _train(self, logger: FolderLogger) -> RunState:
         dist, limit = self.assembly.dist, self.assembly.config.train.max_seconds
         with StopRequest(max_seconds=limit, on_signal=self.progress.say) as stop:
             parts, state = assemble_run(
@@ -179,7 +188,7 @@ class _Start:
             return None
         return int(self.checkpoint.name.rsplit("-", 1)[-1]) if self.checkpoint else -1
 
-    def _finished(self, state: RunState, logger: Records) -> Run:
+    def _finished(self, state: RunState, logger: FolderLogger) -> Run:
         run = Run(
             assembly=self.assembly,
             folder=self.folder,

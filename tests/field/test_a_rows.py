@@ -14,7 +14,7 @@ from mmgrpo.reward.answers import last_answer, normalise, read_answer, same_answ
 from mmgrpo.reward.loading import load_reward
 from mmgrpo.reward.paste import pasted_group
 from mmgrpo.reward.score import RewardSum
-from mmgrpo.running.figures import reward_figures
+from mmgrpo.running.step_metrics import reward_metrics
 
 
 def shipped(spec: str, **args):
@@ -181,7 +181,7 @@ def test_a22_a_reward_that_never_moves_is_visible_step_by_step():
     for step in range(20):
         [group] = scorer.score([pasted_group(["no tags"] * 4, answer=3)], step=step)
         assert group.rewards["count_accuracy"].tolist() == [0.0] * 4
-        assert reward_figures([group])["rewards/count_accuracy/group_std"] == 0.0
+        assert reward_metrics([group])["rewards/count_accuracy/group_std"] == 0.0
         assert scorer.metrics()["parse_failure/count_accuracy"] == 1.0
 
 

@@ -10,9 +10,9 @@ from mmgrpo.grpo.advantages import GroupAdvantages
 from mmgrpo.parallel.strategy import Single
 from mmgrpo.running.callback import StepCallback, requested_names
 from mmgrpo.running.clock import Clock
-from mmgrpo.running.figures import reward_figures
 from mmgrpo.running.quota import DynamicSampling, Quota, RolloutRequest, has_reward_signal, with_equal_names
 from mmgrpo.running.state import Intervals, RunState
+from mmgrpo.running.step_metrics import reward_metrics
 from mmgrpo.trainer import Components, collect, run_training
 from mmgrpo.types import Prompt, Sample, Sampling, UpdateStats
 
@@ -443,4 +443,4 @@ def test_groups_of_which_a_reward_said_different_things_are_compared_by_all_of_t
     found = with_equal_names(groups)
     assert [list(group.rewards) for group in found] == [["r", "r/odd"]] * 2
     assert found[1].rewards["r/odd"].isnan().all()
-    assert reward_figures(found)["rewards/r/odd/mean"] == 3.0
+    assert reward_metrics(found)["rewards/r/odd/mean"] == 3.0

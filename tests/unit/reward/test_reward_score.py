@@ -10,7 +10,7 @@ from mmgrpo.config.rewards import Reward
 from mmgrpo.errors import ConfigError, RewardError
 from mmgrpo.reward.paste import pasted_group
 from mmgrpo.reward.score import RewardSum
-from mmgrpo.running.figures import reward_figures
+from mmgrpo.running.step_metrics import reward_metrics
 
 GROUPS = [pasted_group(["1", "22"], answer=1, id="a"), pasted_group(["333", "4444"], answer=3, id="b")]
 
@@ -199,7 +199,7 @@ def test_metrics_show_spread_inside_groups_and_what_rewards_log():
 
     scorer = RewardSum.from_config([], Path(), [varied, cancels])
     scored = scorer.score(GROUPS)
-    figures, metrics = reward_figures(scored), scorer.metrics()
+    figures, metrics = reward_metrics(scored), scorer.metrics()
     assert figures["rewards/varied/group_std"] == pytest.approx(2**0.5 / 2)
     assert figures["rewards/cancels/group_std"] == 0.0
     assert figures["rewards/varied/none_share"] == 0.0

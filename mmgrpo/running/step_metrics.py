@@ -1,4 +1,4 @@
-"""The figures of one step, by the names that people know: rewards, lengths, seconds per phase, memory.
+"""The metrics of one step, by the names that people know: rewards, lengths, seconds per phase, memory.
 
 Pure functions of what the step produced.
 """
@@ -19,7 +19,7 @@ from mmgrpo.reward.compose import group_spread
 from mmgrpo.types import ScoredGroup, UpdateStats
 
 
-def step_figures(scored: Sequence[ScoredGroup], stats: UpdateStats, seconds: Mapping[str, float]) -> dict[str, float]:
+def step_metrics(scored: Sequence[ScoredGroup], stats: UpdateStats, seconds: Mapping[str, float]) -> dict[str, float]:
     """Collect the metrics of one step.
 
     Args:
@@ -31,8 +31,8 @@ def step_figures(scored: Sequence[ScoredGroup], stats: UpdateStats, seconds: Map
         Metrics by logged name.
     """
     return {
-        **reward_figures(scored),
-        **completion_figures(scored),
+        **reward_metrics(scored),
+        **completion_metrics(scored),
         **stats.metrics,
         "optimizer_steps": stats.optimizer_steps,
         "skipped_optimizer_steps": stats.skipped_optimizer_steps,
@@ -43,33 +43,33 @@ def step_figures(scored: Sequence[ScoredGroup], stats: UpdateStats, seconds: Map
     }
 
 
-def reward_figures(scored: Sequence[ScoredGroup]) -> dict[str, float]:
+def reward_metrics(scored: Sequence[ScoredGroup]) -> dict[str, float]:
     """Totals and each reward's own mean and spread.
 
     ``reward_std`` is the mean over groups of the standard deviation inside a group, as in TRL; that over the whole
     batch is ``reward_batch_std``. A batch can spread while no group does, and then nothing is learned. Of each reward
-    ``…/group_std`` is the mean spread inside groups, and ``…/none_share`` the share of completions that it does not
+    ``…/group_std`` is the mean spread inside groups, and ``…/none_share`` the fraction of completions that it does not
     apply to.
     """
     totals = torch.cat([s.totals for s in scored])
     group = torch.repeat_interleave(torch.arange(len(scored)), torch.tensor([len(s.totals) for s in scored]))
-    figures = dict(reward_statistics(totals, group).metrics())
+    metrics = dict(reward_statistics(totals, group).metrics())
     bounds = list(pairwise(accumulate(map(len, (s.totals for s in scored)), initial=0)))
     for name in scored[0].rewards:
         values = torch.cat([s.rewards[name] for s in scored])
-        figures[f"rewards/{name}/none_share"] = float(values.isnan().double().mean())
+        metrics[f"rewards/{name}/none_share"] = float(values.isnan().double().mean())
         spread = group_spread(values, bounds)
         if not math.isnan(spread):
-            figures[f"rewards/{name}/group_std"] = spread
+            metrics[f"rewards/{name}/group_std"] = spread
         values = values[~values.isnan()]
         if len(values):
-            figures[f"rewards/{name}/mean"] = float(values.mean())
-            figures[f"rewards/{name}/std"] = float(values.std()) if len(values) > 1 else 0.0
-            figures[f"rewards/{name}/at_least_1"] = float((values >= 1).double().mean())
-    return figures
+            metrics[f"rewards/{name}/mean"] = float(values.mean())
+            metrics[f"rewards/{name}/std"] = float(values.std()) if len(values) > 1 else 0.0
+            metrics[f"rewards/{name}/at_least_1"] = float((values >= 1).double().mean())
+    return metrics
 
 
-def completion_figures(scored: Sequence[ScoredGroup]) -> dict[str, float]:
+def completion_metrics(scored: Sequence[ScoredGroup]) -> dict[str, float]:
     """Lengths in tokens, and how many completions hit the limit."""
     completions = [c for s in scored for c in s.group.completions]
     lengths = torch.tensor([len(c.token_ids) for c in completions], dtype=torch.float64)
@@ -84,7 +84,7 @@ def completion_figures(scored: Sequence[ScoredGroup]) -> dict[str, float]:
     }
 
 
-def joined_figures(parts: Sequence[Mapping[str, float | Metric]]) -> dict[str, float]:
+def joined_metrics(parts: Sequence[Mapping[str, float | Metric]]) -> dict[str, float]:
     """Join what each rank measured of its part of a step.
 
     Args:
@@ -96,7 +96,7 @@ def joined_figures(parts: Sequence[Mapping[str, float | Metric]]) -> dict[str, f
         Plain numbers.
 
     Example:
-        >>> joined_figures([{"a": Mean(0.5, 1), "a/errors": 1.0}, {"a": Mean(0.0, 99), "a/errors": 2.0}])
+        >>> joined_metrics([{"a": Mean(0.5, 1), "a/errors": 1.0}, {"a": Mean(0.0, 99), "a/errors": 2.0}])
         {'a': 0.005, 'a/errors': 3.0}
     """
     return values(merge([{name: _metric(name, value) for name, value in part.items()} for part in parts]))

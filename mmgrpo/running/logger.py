@@ -1,4 +1,4 @@
-"""What a run writes and says: metrics, completions, evaluations, tables.
+"""The logger of a run: metrics, completions, evaluations and tables, in its folder and on the screen.
 
 Joins the writers of ``observe`` to one run; knows no engine and no loss.
 """
@@ -8,14 +8,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from torch import Tensor
 
-from mmgrpo.assemble import Assembly
-from mmgrpo.config.load import resolve_config
+from mmgrpo.config.load import LoadedConfig, resolve_config
 from mmgrpo.config.rollout import Rollout
 from mmgrpo.config.show import changes, render_config, unit_lines
+from mmgrpo.data.mixture import AnySamples
 from mmgrpo.data.opening import source_notes
+from mmgrpo.data.row_errors import SkippedRows
 from mmgrpo.evaluation.files import evaluation_name, read_evaluation, write_evaluation
 from mmgrpo.evaluation.results import Report
 from mmgrpo.evaluation.suites import open_metric
@@ -28,8 +30,10 @@ from mmgrpo.observe.runfolder import RunFolder
 from mmgrpo.observe.sinks import JsonlSink, Sinks
 from mmgrpo.observe.tables import parameters_table, print_facts, results_table
 from mmgrpo.observe.trackers import RunName, open_tracker
+from mmgrpo.parallel.strategy import Strategy
+from mmgrpo.policy.model.policy import Policy
 from mmgrpo.running.clock import Clock
-from mmgrpo.running.figures import joined_figures, step_figures
+from mmgrpo.running.step_metrics import joined_metrics, step_metrics
 from mmgrpo.types import ScoredGroup, UpdateStats
 
 _CHECKED = {
@@ -40,24 +44,39 @@ _CHECKED = {
 """What the checks of the first step measured, in words."""
 
 
-class Records:
-    """The writers of one run.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """What the logger tells of a run, and does not know by itself."""
+
+    loaded: LoadedConfig
+    policy: Policy
+    dist: Strategy
+    rewards: tuple[str, ...]
+    """Names of the rewards."""
+    train: AnySamples | None
+    """Training rows."""
+    left_out: SkippedRows
+    """Training rows that cannot be used."""
+
+
+class FolderLogger:
+    """Writes and shows one run; fulfils :class:`mmgrpo.contracts.RunLogger`.
 
     Args:
         folder: The run folder.
-        assembly: The run's parts.
+        facts: What it tells of the run.
         progress: The screen.
     """
 
-    def __init__(self, folder: RunFolder, assembly: Assembly, progress: Progress) -> None:
-        self.folder, self.assembly, self.progress = folder, assembly, progress
+    def __init__(self, folder: RunFolder, facts: RunFacts, progress: Progress) -> None:
+        self.folder, self.facts, self.progress = folder, facts, progress
         self.clock = Clock()
         self._advance: Callable[..., None] = lambda metrics: None
-        config = assembly.config
+        config = facts.loaded.config
         self.completions = CompletionsWriter(
             folder.completions, format=config.observe.completions_format, limit=config.observe.log_completions
         )
-        names, base = assembly.rewards.names, assembly.loaded.folder
+        names, base = facts.rewards, facts.loaded.folder
         section = config.eval
         self._accuracy = open_metric(section.metric if section else None, names, folder=base, where="eval.metric").name
         self._sinks: Sinks | None = None
@@ -76,12 +95,12 @@ class Records:
             total: Steps of the whole run.
             last_step: On resume, the last step that the checkpoint holds (-1: the run has none); None: a new run.
         """
-        config, policy = self.assembly.config, self.assembly.policy
+        config, policy = self.facts.loaded.config, self.facts.policy
         self._resumed = last_step is not None
         self.folder.write_start(
             config=render_config(config),
-            folder=self.assembly.loaded.folder,
-            source=self.assembly.loaded.path,
+            folder=self.facts.loaded.folder,
+            source=self.facts.loaded.path,
             facts={"device": str(policy.device), "dtype": str(policy.dtype), "layout": policy.layout},
         )
         name = RunName(
@@ -93,15 +112,15 @@ class Records:
         say(f"{config.model.name} on {policy.device}, {policy.dtype}, {policy.layout} layout")
         for line in unit_lines(config, total):
             say(line)
-        say(f"sampling: {_sampling(self.assembly)}")
+        say(f"sampling: {_sampling(config.rollout)}")
         console.print(parameters_table({p.part: (p.trainable, p.total) for p in policy.parts()}))
-        if self.assembly.train is not None:
+        if self.facts.train is not None:
             kinds, size = policy.family_info.kinds, config.train.prompts_per_step
-            for note in source_notes(self.assembly.train, kinds=kinds, prompts_per_step=size):
+            for note in source_notes(self.facts.train, kinds=kinds, prompts_per_step=size):
                 say(f"note: {note}")
-        self.assembly.left_out.write_to(self.folder.skipped_rows)
-        if self.assembly.left_out:
-            say(f"rows left out, because their media cannot be read: {len(self.assembly.left_out)}")
+        self.facts.left_out.write_to(self.folder.skipped_rows)
+        if self.facts.left_out:
+            say(f"rows left out, because their media cannot be read: {len(self.facts.left_out)}")
         if last_step is not None:
             say(f"resumed after step {last_step}" if last_step >= 0 else "no checkpoint yet: starting again")
 
@@ -109,12 +128,12 @@ class Records:
         """Make the overrides of a resume part of the run, once its checkpoint is read; a new run has none."""
         if not self._resumed:
             return
-        now = self.assembly.config
-        found = changes(resolve_config(self.folder.config).config, now)
-        if found:
-            self.folder.replace_config(render_config(now), changed=found)
-            told = ", ".join(f"{key} {change}" for key, change in found.items())
-            self.progress.say(f"changed for this run from now on: {told}")
+        now = self.facts.loaded.config
+        changed = changes(resolve_config(self.folder.config).config, now)
+        if changed:
+            self.folder.replace_config(render_config(now), changed=changed)
+            text = ", ".join(f"{key} {change}" for key, change in changed.items())
+            self.progress.say(f"changed for this run from now on: {text}")
 
     @contextmanager
     def phase(self, name: str, total: int, *, done: int = 0) -> Generator[None]:
@@ -139,8 +158,8 @@ class Records:
             local: What this process measured; joined with what the others did.
             shared: What all processes know.
         """
-        joined = joined_figures(self.assembly.dist.all_gather(dict(local)))
-        return {**step_figures(scored, stats, self.clock.read()), **joined, **shared}
+        joined = joined_metrics(self.facts.dist.all_gather(dict(local)))
+        return {**step_metrics(scored, stats, self.clock.read()), **joined, **shared}
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write the metrics of a step, and move the bar.
@@ -157,11 +176,11 @@ class Records:
         if self._sinks is not None:
             self._sinks.log(step, metrics)
 
-    def say_checks(self, found: Mapping[str, float]) -> None:
+    def say_checks(self, metrics: Mapping[str, float]) -> None:
         """Tell that the run has checked itself, and what it measured."""
-        told = [words.format(found[name]) for name, words in _CHECKED.items() if name in found]
-        if told:
-            self.progress.say(f"checks passed: {', '.join(told)}")
+        text = [words.format(metrics[name]) for name, words in _CHECKED.items() if name in metrics]
+        if text:
+            self.progress.say(f"checks passed: {', '.join(text)}")
 
     def write_completions(
         self, step: int, scored: Sequence[ScoredGroup], advantages: Sequence[Tensor | Sequence[Tensor]]
@@ -181,7 +200,7 @@ class Records:
 
     def read_evaluation(self, step: int) -> Report | None:
         """Read an evaluation of this run back, in all processes; None if there is none."""
-        return self.assembly.dist.broadcast(read_evaluation(self.folder, name=evaluation_name(step)))
+        return self.facts.dist.broadcast(read_evaluation(self.folder, name=evaluation_name(step)))
 
     def finish(self, facts: Mapping[str, str], *, before: Report | None, after: Report | None) -> None:
         """Print the table at the end: the newest evaluation, beside that before the first step."""
@@ -205,11 +224,11 @@ class Records:
             self._sinks = None
 
 
-def _sampling(assembly: Assembly) -> str:
+def _sampling(rollout: Rollout) -> str:
     """Say how completions are drawn: the temperature, and whatever bends the distribution."""
-    rollout, neutral = assembly.config.rollout, Rollout()
+    neutral = Rollout()
     names = ("top_p", "top_k", "min_p", "repetition_penalty")
     bent = [f"{n} {getattr(rollout, n):g}" for n in names if getattr(rollout, n) != getattr(neutral, n)]
     stop = [f"stop {list(rollout.stop)}"] if rollout.stop else []
-    told = ", ".join([f"temperature {rollout.temperature:g}", *(bent or ["nothing cut off"]), *stop])
-    return f"{told}; the checkpoint's own generation defaults are not used"
+    text = ", ".join([f"temperature {rollout.temperature:g}", *(bent or ["nothing cut off"]), *stop])
+    return f"{text}; the checkpoint's own generation defaults are not used"
