@@ -24,6 +24,8 @@ ENDINGS: Mapping[str, frozenset[str]] = {
     "audio": frozenset({".wav", ".flac", ".mp3", ".ogg", ".m4a", ".opus"}),
 }
 """File endings of each kind of media, in lower case."""
+KINDS = tuple(ENDINGS)
+"""Kinds of media, in the order in which they stand before a text that does not place them."""
 ANIMATED = frozenset({".gif", ".webp", ".avif"})
 """Endings of images that may be a whole video, where the file stands alone under ``video``."""
 _STILL = ENDINGS["image"] - {".gif"}
@@ -85,6 +87,21 @@ def sniff_kind(head: bytes) -> str | None:
     if head[:8] == b"\x89PNG\r\n\x1a\n":
         return "video" if b"acTL" in head else "image"
     return next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
+
+
+def is_hole(value: Any) -> bool:
+    """Tell whether a value stands for nothing: None, blank text, NaN, and lists or dictionaries of such alone.
+
+    Example:
+        >>> is_hole(None), is_hole(" "), is_hole({"bytes": None, "path": None}), is_hole(b"")
+        (True, True, True, False)
+    """
+    if isinstance(value, Mapping):
+        return all(is_hole(one) for one in value.values())
+    if isinstance(value, list | tuple):
+        return all(is_hole(one) for one in value[:1]) and all(is_hole(one) for one in value)
+    blank = isinstance(value, str) and not value.strip()
+    return value is None or blank or (isinstance(value, float) and value != value)
 
 
 def nesting(value: Any) -> int:

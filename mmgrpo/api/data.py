@@ -24,7 +24,7 @@ from mmgrpo.data.convert import write_parquet
 from mmgrpo.data.mixture import AnySamples
 from mmgrpo.data.opening import left_out_errors, open_samples, source_notes
 from mmgrpo.data.prompt_loader import BuildPrompt
-from mmgrpo.data.report import Findings, RowStats, content_of, page, plain_answer, printable
+from mmgrpo.data.report import Findings, RowStats, content_of, page, plain_answer, printable_text
 from mmgrpo.data.row_errors import with_row
 from mmgrpo.data.templates import names_in
 from mmgrpo.errors import ConfigError, DataError, DatasetError, MmgrpoError, explain
@@ -242,8 +242,8 @@ def _shown(samples: AnySamples, row: int, build_prompt: BuildPrompt, outline: Mo
         f"row {row}  ({samples.where(row)})",
         f"  tokens   {len(prompt.token_ids):,}{f', {parts}' if parts else ''}",
         *(f"  {medium.kind:8} {_size(medium)}" for medium in prompt.media),
-        f"  answer   {printable(plain_answer(prompt.sample.answer))}",
-        *(f"  | {printable(line)}" for line in prompt.text.splitlines()),
+        f"  answer   {printable_text(plain_answer(prompt.sample.answer))}",
+        *(f"  | {printable_text(line)}" for line in prompt.text.splitlines()),
     ]
     return "\n".join(lines)
 
@@ -251,11 +251,12 @@ def _shown(samples: AnySamples, row: int, build_prompt: BuildPrompt, outline: Mo
 def _size(medium: Decoded) -> str:
     data = medium.data
     if medium.kind == "image":
-        return f"{data.width} x {data.height} pixels  {printable(medium.name)}"
+        return f"{data.width} x {data.height} pixels  {printable_text(medium.name)}"
     if medium.kind == "audio":
-        return f"{len(data) / (medium.rate or 1):.2f} s at {medium.rate:.0f} Hz  {printable(medium.name)}"
+        return f"{len(data) / (medium.rate or 1):.2f} s at {medium.rate:.0f} Hz  {printable_text(medium.name)}"
     frames, height, width = data.shape[:3]
-    return f"{frames} frames of {width} x {height} pixels, {medium.rate or 0:.2f} per second  {printable(medium.name)}"
+    rate = f"{medium.rate or 0:.2f} per second"
+    return f"{frames} frames of {width} x {height} pixels, {rate}  {printable_text(medium.name)}"
 
 
 def convert(

@@ -22,15 +22,15 @@ from mmgrpo.errors import DatasetError, MediaError, explain
 from mmgrpo.types import Media, Sample
 
 _BATCH = 64
-Encode = Callable[[Media], tuple[list[bytes], bool, float | None]]
-"""A medium to its bytes, or to those of its frames; whether it has frames; and its rate."""
+SerializeMedia = Callable[[Media], tuple[list[bytes], bool, float | None]]
+"""A media item to its bytes, or to those of its frames; whether it has frames; and its rate."""
 
 
 def write_parquet(
     samples: AnySamples,
     out: Path,
     *,
-    encoded: Encode,
+    encoded: SerializeMedia,
     progress: Callable[[int, int], None] | None = None,
 ) -> int:
     """Write all samples; the file appears when it is whole.
@@ -38,7 +38,7 @@ def write_parquet(
     Args:
         samples: What to write.
         out: The file.
-        encoded: Gives one medium as bytes or as those of its frames, whether it has frames, and its rate.
+        encoded: Gives one media item as bytes or as those of its frames, whether it has frames, and its rate.
         progress: Told how many rows are written, and of how many.
 
     Returns:
@@ -46,7 +46,7 @@ def write_parquet(
 
     Raises:
         DatasetError: A row is malformed, or a column holds what neither arrow nor JSON can.
-        MediaError: A medium cannot be read.
+        MediaError: A media item cannot be read.
     """
     import pyarrow as pa
     from pyarrow.parquet import ParquetWriter
@@ -136,32 +136,32 @@ def _check_json(name: str, column: Sequence[Any]) -> None:
 
 
 def _columns(
-    samples: AnySamples, numbers: Sequence[int], names: Sequence[str], encoded: Encode
+    samples: AnySamples, numbers: Sequence[int], names: Sequence[str], encoded: SerializeMedia
 ) -> dict[str, list[Any]]:
     rows = [samples[i] for i in numbers]
-    own = {
+    written = {
         MESSAGES: [json.dumps(row.messages, ensure_ascii=True) for row in rows],
         ANSWER: [json.dumps(_listed(row.answer)) for row in rows],
         ID: [row.id for row in rows],
         MEDIA: [_carried(row, encoded, samples.where(i)) for i, row in zip(numbers, rows, strict=True)],
     }
-    found: dict[str, list[Any]] = {}
+    columns: dict[str, list[Any]] = {}
     for name in [*names, MEDIA]:
-        if name in own:
-            found[name] = own[name]
+        if name in written:
+            columns[name] = written[name]
         elif name.endswith(JSON):
-            found[name] = [json.dumps(_listed(row.extras.get(name.removesuffix(JSON)))) for row in rows]
+            columns[name] = [json.dumps(_listed(row.extras.get(name.removesuffix(JSON)))) for row in rows]
         else:
-            found[name] = [_listed(row.extras.get(name)) for row in rows]
-    return found
+            columns[name] = [_listed(row.extras.get(name)) for row in rows]
+    return columns
 
 
-def _carried(row: Sample, encoded: Encode, where: str) -> list[dict[str, Any]]:
-    found = []
-    for medium in row.media:
+def _carried(row: Sample, encoded: SerializeMedia, where: str) -> list[dict[str, Any]]:
+    carried = []
+    for item in row.media:
         try:
-            pieces, frames, rate = encoded(medium)
+            pieces, frames, rate = encoded(item)
         except MediaError as error:
             raise MediaError(with_row(str(error), where)) from error
-        found.append({"kind": medium.kind, "rate": rate, "name": medium.name, "frames": frames, "bytes": pieces})
-    return found
+        carried.append({"kind": item.kind, "rate": rate, "name": item.name, "frames": frames, "bytes": pieces})
+    return carried

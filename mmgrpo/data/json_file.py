@@ -1,6 +1,6 @@
 """JSON files: small ones as they are, large ones row by row, scanned once for where their rows stand.
 
-A list of a million rows, or one with pictures inside, would fill the memory as Python objects. Rows are the objects of
+A list of a million rows, or one with images inside, would fill the memory as Python objects. Rows are the objects of
 the outermost list, or of the only list that the outermost object holds.
 """
 
@@ -65,7 +65,7 @@ class JsonRows(Rows):
 
     def _scan(self, content: mmap.mmap) -> tuple[int, int]:
         """Find the rows; give where the list that holds them begins and ends."""
-        level, found, inside = 0, (-1, -1), 0
+        level, bounds, inside = 0, (-1, -1), 0
         for token in _TOKEN.finditer(content):
             mark = content[token.start() : token.start() + 1]
             if mark == b'"':
@@ -73,9 +73,9 @@ class JsonRows(Rows):
             if mark in b"[{":
                 level += 1
                 if mark == b"[" and level <= 2 and not inside:
-                    if found[0] >= 0:
+                    if bounds[0] >= 0:
                         raise self._malformed("it holds more than one list")
-                    found, inside = (token.start(), -1), level
+                    bounds, inside = (token.start(), -1), level
                 elif inside and level == inside + 1:
                     if mark != b"{":
                         raise self._malformed(f"row {len(self._starts)} is no object")
@@ -88,18 +88,18 @@ class JsonRows(Rows):
                 elif inside and level == inside:
                     if mark != b"]":
                         raise self._malformed("its list does not end as a list")
-                    found, inside = (found[0], token.end()), 0
+                    bounds, inside = (bounds[0], token.end()), 0
                 level -= 1
-        if level or inside or found[1] < 0:
+        if level or inside or bounds[1] < 0:
             raise self._malformed("it ends inside a row" if level else "it holds no list")
-        return found
+        return bounds
 
-    def _check_frame(self, content: mmap.mmap, found: tuple[int, int]) -> None:
+    def _check_frame(self, content: mmap.mmap, bounds: tuple[int, int]) -> None:
         """Check what stands around the rows: nothing, or the object that holds their list."""
-        first, last = (self._starts[0], self._stops[-1]) if len(self._starts) else (found[0] + 1, found[1] - 1)
-        if content[found[0] + 1 : first].strip() or content[last : found[1] - 1].strip():
+        first, last = (self._starts[0], self._stops[-1]) if len(self._starts) else (bounds[0] + 1, bounds[1] - 1)
+        if content[bounds[0] + 1 : first].strip() or content[last : bounds[1] - 1].strip():
             raise self._malformed("its list holds more than objects")
-        frame = content[: found[0]].removeprefix(_BOM) + b"[]" + content[found[1] :]
+        frame = content[: bounds[0]].removeprefix(_BOM) + b"[]" + content[bounds[1] :]
         try:
             whole = json.loads(frame)
         except (ValueError, RecursionError) as error:

@@ -55,7 +55,7 @@ def resolve(host: str, port: int) -> list[str]:
     Returns:
         Every address, as text.
     """
-    return [str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+    return [str(info[4][0]) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
 
 
 def connect(address: str, port: int, seconds: float) -> socket.socket:
@@ -110,7 +110,7 @@ class Downloads:
         except (OSError, ValueError, http.client.HTTPException) as error:
             if isinstance(error, MediaError):
                 raise
-            raise _refused("A medium cannot be downloaded", address, f"{type(error).__name__}: {error}") from error
+            raise _refused("A media item cannot be downloaded", address, f"{type(error).__name__}: {error}") from error
         _write(path, content)
         return path
 
@@ -121,13 +121,13 @@ class Downloads:
             if isinstance(answer, bytes):
                 return answer
             address = urljoin(address, answer)
-        raise _refused("A medium's address redirects too often", start, f"more than {_MAX_REDIRECTS} redirects")
+        raise _refused("A media item's address redirects too often", start, f"more than {_MAX_REDIRECTS} redirects")
 
     def _get(self, parts: SplitResult, deadline: float) -> bytes | str:
         """Ask one address; give the content, or where it redirects to."""
         address = parts.geturl()
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
-            raise _refused("A medium's address is not allowed", address, "no plain http or https address")
+            raise _refused("A media item's address is not allowed", address, "no plain http or https address")
         port = parts.port or (443 if parts.scheme == "https" else 80)
         connection = self._open(parts.hostname, port, parts.scheme == "https", address, deadline)
         try:
@@ -138,38 +138,38 @@ class Downloads:
             if response.status in _REDIRECTS and response.getheader("Location"):
                 return str(response.getheader("Location"))
             if response.status != 200:
-                raise _refused("A medium cannot be downloaded", address, f"{response.status} {response.reason}")
+                raise _refused("A media item cannot be downloaded", address, f"{response.status} {response.reason}")
             return self._body(response, connection, address, deadline)
         finally:
             connection.close()
 
     def _open(self, host: str, port: int, secure: bool, address: str, deadline: float) -> http.client.HTTPConnection:
         """Connect to an address of the host that anyone may reach."""
-        found = list(self.resolve(host, port))
-        private = [one for one in found if not ipaddress.ip_address(one.split("%")[0]).is_global]
-        if private or not found:
-            raise _refused("A medium's address is not a public one", address, ", ".join(private) or "no address")
-        link = self._reach(found, port, address, deadline)
+        addresses = list(self.resolve(host, port))
+        private = [one for one in addresses if not ipaddress.ip_address(one.split("%")[0]).is_global]
+        if private or not addresses:
+            raise _refused("A media item's address is not a public one", address, ", ".join(private) or "no address")
+        link = self._reach(addresses, port, address, deadline)
         connection = http.client.HTTPConnection(host, port)
         connection.sock = ssl.create_default_context().wrap_socket(link, server_hostname=host) if secure else link
         return connection
 
-    def _reach(self, found: Sequence[str], port: int, address: str, deadline: float) -> socket.socket:
+    def _reach(self, addresses: Sequence[str], port: int, address: str, deadline: float) -> socket.socket:
         """Connect to the first of a host's addresses that answers: a machine may have no route to some of them."""
-        for number, one in enumerate(found, start=1):
+        for number, one in enumerate(addresses, start=1):
             try:
-                return self.connect(one, port, _left(deadline, address) / (len(found) - number + 1))
+                return self.connect(one, port, _left(deadline, address) / (len(addresses) - number + 1))
             except OSError:
-                if number == len(found):
+                if number == len(addresses):
                     raise
         raise AssertionError("a host without an address was refused before")
 
     def _body(
         self, response: http.client.HTTPResponse, connection: http.client.HTTPConnection, address: str, deadline: float
     ) -> bytes:
-        told = response.getheader("Content-Length") or "0"
-        if told.isdigit() and int(told) > self.max_bytes:
-            raise _too_large(address, f"{int(told):,} bytes", self.max_bytes)
+        announced = response.getheader("Content-Length") or "0"
+        if announced.isdigit() and int(announced) > self.max_bytes:
+            raise _too_large(address, f"{int(announced):,} bytes", self.max_bytes)
         content = bytearray()
         while True:
             left = _left(deadline, address)
@@ -186,7 +186,7 @@ class Downloads:
 def _left(deadline: float, address: str) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
-        raise _refused("A medium takes too long to download", address, "data.remote_seconds have passed")
+        raise _refused("A media item takes too long to download", address, "data.remote_seconds have passed")
     return left
 
 
@@ -201,7 +201,7 @@ def _write(path: Path, content: bytes) -> None:
 def _too_large(address: str, got: str, limit: int) -> MediaError:
     return MediaError(
         explain(
-            "A medium is too large to download",
+            "A media item is too large to download",
             where=address[:300],
             expected=f"at most {limit:,} bytes",
             got=got,

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from mmgrpo.addresses import KINDS
 from mmgrpo.config.data import Data, Mixture, Single, Source
 from mmgrpo.config.schema import Config
-from mmgrpo.data.formats.reading import KINDS
 from mmgrpo.data.mixture import AnySamples, MixedSamples
 from mmgrpo.data.network import Downloads
 from mmgrpo.data.prompt_loader import DataShard
@@ -58,14 +58,14 @@ class Opened:
 
 
 def open_samples(
-    data: Data, source: Source | None, given: Any = None, *, base: Path, needed: str
+    data: Data, source: Source | None, python_rows: Any = None, *, base: Path, needed: str
 ) -> AnySamples | None:
     """Open rows of Python or of the configuration.
 
     Args:
         data: Columns, template and seed.
         source: Where the configuration says the rows are.
-        given: Rows given in Python; they win.
+        python_rows: Rows handed over in Python; they win.
         base: Folder that relative paths start from.
         needed: The key that must name rows; empty where they may be absent.
 
@@ -76,8 +76,8 @@ def open_samples(
         ConfigError: They are needed and there are none.
         DatasetError: They cannot be read.
     """
-    if given is not None:
-        return _samples(data, rows_from_python(given, base=base))
+    if python_rows is not None:
+        return _samples(data, rows_from_python(python_rows, base=base))
     if isinstance(source, Mixture):
         return MixedSamples([_samples(data, _opened(data, part.source, base)) for part in source.mixture])
     if source is not None:
@@ -201,20 +201,20 @@ def left_out_errors(data: Data) -> tuple[type[MmgrpoError], ...]:
 def verify_media(
     data: Data, opened: Opened, verify: Callable[[Media], None], *, shard: DataShard | None = None
 ) -> SkippedRows:
-    """Read every medium to learn from or to evaluate on once, before anything is loaded or trained.
+    """Read every media item to learn from or to evaluate on once, before anything is loaded or trained.
 
     Args:
-        data: What to do with a medium that cannot be read.
+        data: What to do with a media item that cannot be read.
         opened: The rows.
-        verify: Raises MediaError where a medium cannot be read.
+        verify: Raises MediaError where a media item cannot be read.
         shard: The rows that this rank reads; default: all.
 
     Returns:
         Training rows to leave out, under ``data.on_bad_media: skip``.
 
     Raises:
-        MediaError: A medium cannot be read: under ``error``, or of a held-out row, where leaving it out would change
-            what is measured.
+        MediaError: A media item cannot be read: under ``error``, or of a held-out row, where leaving it out would
+            change what is measured.
     """
     for held_out in (*([opened.eval] if opened.eval is not None else []), *opened.suites.values()):
         check_media(held_out, verify, on_bad_media="error", shard=shard)
@@ -245,19 +245,19 @@ def check_media(
     progress: Callable[[int, int], None] | None = None,
     shard: DataShard | None = None,
 ) -> MediaReport:
-    """Make every sample and verify every medium.
+    """Make every sample and verify every media item.
 
     Rows that are made in code are not looked at: their media cannot be damaged.
 
     Args:
         samples: Where rows come from.
-        verify: Raises MediaError where a medium cannot be read.
+        verify: Raises MediaError where a media item cannot be read.
         on_bad_media: Raise at the end with all that was found, or warn of the rows and leave them out.
         rows: Which rows; default: all.
         threads: Media read side by side.
         progress: Told how many rows are done, and of how many.
-        shard: The rows that this rank looks at; each rank gets what all found: a medium that one alone could not read
-            must not set their rows apart. Default: this one looks at all.
+        shard: The rows that this rank looks at; each rank gets what all found: a media item that one alone could not
+            read must not set their rows apart. Default: this one looks at all.
 
     Returns:
         How much was looked at, and the rows to leave out.

@@ -86,8 +86,8 @@ class Findings:
         if stats.error is not None or (self.limit is not None and stats.tokens > self.limit):
             self.where[stats.row] = stats.where
         if stats.error is not None:
-            kept = self.skipped if isinstance(stats.error, self.left_out) else self.refused
-            kept[stats.row] = reason(stats.error)
+            rows_of_kind = self.skipped if isinstance(stats.error, self.left_out) else self.refused
+            rows_of_kind[stats.row] = reason(stats.error)
             return
         self.media[tuple((kind, stats.media[kind]) for kind in _KINDS if stats.media.get(kind))] += 1
         self.tokens.append(stats.tokens)
@@ -100,8 +100,8 @@ class Findings:
             self.where[stats.row] = stats.where
         if self.limit is not None and stats.tokens > self.limit:
             self.over.append(stats.row)
-            kept = self.skipped if PromptTooLong in self.left_out else self.refused
-            kept[stats.row] = f"the prompt is longer than data.max_prompt_tokens ({self.limit})"
+            rows_of_kind = self.skipped if PromptTooLong in self.left_out else self.refused
+            rows_of_kind[stats.row] = f"the prompt is longer than data.max_prompt_tokens ({self.limit})"
 
     @property
     def usable(self) -> int:
@@ -186,25 +186,27 @@ def spread(values: Sequence[int]) -> dict[str, int]:
     return {"min": ranked[0], "median": at(0.5), "p95": at(0.95), "max": ranked[-1]}
 
 
-def page(found: Findings) -> str:
+def page(findings: Findings) -> str:
     """Write the findings for people.
 
     Args:
-        found: Of one source.
+        findings: Of one source.
     """
-    forms = ", ".join(f"{form} ({name})" if len(found.forms) > 1 else form for name, form in found.forms.items())
+    forms = ", ".join(f"{form} ({name})" if len(findings.forms) > 1 else form for name, form in findings.forms.items())
     lines = [
-        found.name,
+        findings.name,
         f"  form       {forms}",
-        f"  rows       {found.rows:,} read, {found.usable:,} usable, {len(found.skipped):,} skipped, "
-        f"{len(found.refused):,} refused",
+        f"  rows       {findings.rows:,} read, {findings.usable:,} usable, {len(findings.skipped):,} skipped, "
+        f"{len(findings.refused):,} refused",
     ]
-    lines += _labelled("media", [f"{_media_text(key)}: {_rows(count)}" for key, count in found.media.most_common(6)])
-    lines += _labelled("tokens", _tokens(found))
-    lines += _labelled("answers", _answers(found.answers))
-    lines += _labelled("skipped", _grouped(found.skipped, found.where))
-    lines += _labelled("refused", _grouped(found.refused, found.where))
-    lines += _labelled("notes", [*map(printable, found.notes), *_controls(found)])
+    lines += _labelled(
+        "media", [f"{_media_text(key)}: {_rows(count)}" for key, count in findings.media.most_common(6)]
+    )
+    lines += _labelled("tokens", _tokens(findings))
+    lines += _labelled("answers", _answers(findings.answers))
+    lines += _labelled("skipped", _grouped(findings.skipped, findings.where))
+    lines += _labelled("refused", _grouped(findings.refused, findings.where))
+    lines += _labelled("notes", [*map(printable_text, findings.notes), *_controls(findings)])
     return "\n".join(lines)
 
 
@@ -232,15 +234,15 @@ def content_of(*parts: Any) -> bytes:
     return digest.digest()
 
 
-def _controls(found: Findings) -> list[str]:
+def _controls(findings: Findings) -> list[str]:
     """Say which control tokens of the model stand in texts of rows, where the model takes them for its own."""
     lines = []
-    for token, rows in sorted(found.control_tokens.items()):
-        places = [found.where[row].rsplit("/", 1)[-1] for row in rows[:_LISTED_ROWS]]
+    for token, rows in sorted(findings.control_tokens.items()):
+        places = [findings.where[row].rsplit("/", 1)[-1] for row in rows[:_LISTED_ROWS]]
         listed = ", ".join(places) + (", …" if len(rows) > _LISTED_ROWS else "")
         lines.append(
-            f"{_rows(len(rows))} ({printable(listed)}) with the control token {printable(token)} in the text: the "
-            "model reads it as its own. control_tokens: text beside the path has it read as text"
+            f"{_rows(len(rows))} ({printable_text(listed)}) with the control token {printable_text(token)} in the "
+            "text: the model reads it as its own. control_tokens: text beside the path has it read as text"
         )
     return lines
 
@@ -250,16 +252,16 @@ def _labelled(label: str, texts: Iterable[str]) -> list[str]:
     return [f"  {label if i == 0 else '':10} {text}" for i, text in enumerate(texts)]
 
 
-def _tokens(found: Findings) -> list[str]:
-    if not found.tokens:
+def _tokens(findings: Findings) -> list[str]:
+    if not findings.tokens:
         return []
-    whole, media = spread(found.tokens), spread(found.media_tokens)
+    whole, media = spread(findings.tokens), spread(findings.media_tokens)
     lines = [
         "  ".join(f"{name} {value:,}" for name, value in whole.items()) + " per prompt",
         "  ".join(f"{name} {value:,}" for name, value in media.items()) + " of them for media",
     ]
-    if found.limit is not None:
-        lines.append(f"{len(found.over):,} prompts over data.max_prompt_tokens {found.limit:,}")
+    if findings.limit is not None:
+        lines.append(f"{len(findings.over):,} prompts over data.max_prompt_tokens {findings.limit:,}")
     return lines
 
 
@@ -273,13 +275,13 @@ def _answers(answers: Counter[str]) -> list[str]:
     lines = [f"{len(answers):,} different"] if not counts else []
     for answer, count in shown:
         bar = "█" * max(1, round(_BAR * count / most))
-        lines.append(f"{printable(answer):>{width}}  {bar} {count:,}")
+        lines.append(f"{printable_text(answer):>{width}}  {bar} {count:,}")
     if len(answers) > len(shown):
         lines.append(f"and {len(answers) - len(shown):,} more")
     return lines
 
 
-def printable(text: str) -> str:
+def printable_text(text: str) -> str:
     """Make text safe for a terminal: control characters become escapes."""
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
@@ -293,7 +295,7 @@ def _grouped(rows: Mapping[int, str], where: Mapping[int, str]) -> list[str]:
     for why, numbers in sorted(groups.items(), key=lambda group: -len(group[1])):
         places = [where[row].rsplit("/", 1)[-1] or f"row {row}" for row in numbers[:_LISTED_ROWS]]
         listed = ", ".join(places) + (", …" if len(numbers) > _LISTED_ROWS else "")
-        lines.append(f"{_rows(len(numbers))} ({printable(listed)}): {printable(why)}")
+        lines.append(f"{_rows(len(numbers))} ({printable_text(listed)}): {printable_text(why)}")
     return lines
 
 

@@ -173,7 +173,7 @@ def plain(value: Any) -> Any:
     return value
 
 
-def choose(rows: Rows, limit: int | None, *, seed: int) -> Rows:
+def choose_rows(rows: Rows, limit: int | None, *, seed: int) -> Rows:
     """Take ``limit`` rows at random, in the source's order.
 
     Args:
@@ -256,7 +256,7 @@ class CsvRows(Rows):
         Raises:
             DatasetError: No header, a row of more cells than the header, or text that is not UTF-8.
         """
-        csv.field_size_limit(_LONGEST_FIELD)  # the csv module's own limit would refuse pictures in base64
+        csv.field_size_limit(_LONGEST_FIELD)  # the csv module's own limit would refuse images in base64
         self._path, self.name, self.base = path, str(path), path.parent
         self._starts, self._lines = array("Q"), array("Q")
         self._delimiter = "\t" if path.suffix.lower() == ".tsv" else _delimiter(path)

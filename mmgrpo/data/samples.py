@@ -19,10 +19,11 @@ from typing import Any, TypeGuard, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from mmgrpo.addresses import PathPolicy, locate, nesting
+from mmgrpo.addresses import KINDS, PathPolicy, is_hole, locate, nesting
 from mmgrpo.config.data import Columns, Template
-from mmgrpo.data.formats.reading import KINDS, ONE_FORM, Format, ParsedRow, is_hole, plain_block, split_tags
-from mmgrpo.data.formats.table import check_columns, form_of
+from mmgrpo.data.formats.blocks import plain_block, split_tags
+from mmgrpo.data.formats.reading import ONE_FORM, ParsedRow, RowFormat
+from mmgrpo.data.formats.table import check_row_columns, form_of
 from mmgrpo.data.rows import Row, Rows
 from mmgrpo.data.shuffled_pairs import as_shuffled_pair
 from mmgrpo.data.templates import fill, template_names
@@ -157,7 +158,7 @@ def to_sample(
     where: str,
     paths: PathPolicy | None = None,
     sample_id: str = "0",
-    form: Format | None = None,
+    form: RowFormat | None = None,
 ) -> Sample:
     """Turn one row into a sample.
 
@@ -186,7 +187,7 @@ def to_sample(
     if form is None:
         form = form_of(row, columns=columns, template=template, where=where)
     elif form.checks_columns:
-        check_columns(row, columns=columns, template=template, form=form, where=where)
+        check_row_columns(row, columns=columns, template=template, form=form, where=where)
     parsed = form.read(row, columns, where)
     values = {**row, **parsed.added}
     messages, media = _conversation(parsed, values, template, where)
@@ -312,7 +313,7 @@ def _converse(
                 where=where,
                 expected="a user message, and no assistant message after it",
                 got=shorten(" -> ".join(turn["role"] for turn in turns) or "no messages"),
-                fix="Leave the assistant's last message out, or give the rows as format: swift: then it is the truth.",
+                fix="Leave the assistant's last message out, or set format: swift, which takes it as ground truth.",
             )
         )
     turns[users[-1]]["content"] = _rewritten(turns[users[-1]]["content"], rewrite)

@@ -1,8 +1,8 @@
 """WebDataset tar shards: files of one key are one row, read from where they stand in the archive.
 
-``0001.png`` is its picture, ``0001.mp4`` its clip, ``0001.wav`` its sound; the keys of ``0001.json`` are columns;
-``0001.txt`` is the question and ``0001.cls`` the truth, where the JSON has none. Rows need not hold the same files:
-opening looks at every header and every JSON once, and nothing is unpacked or copied.
+``0001.png`` is its image, ``0001.mp4`` its video, ``0001.wav`` its audio; the keys of ``0001.json`` are columns;
+``0001.txt`` is the question and ``0001.cls`` the ground truth, where the JSON has none. Rows need not hold the same
+files: opening looks at every header and every JSON once, and nothing is unpacked or copied.
 """
 
 from __future__ import annotations
@@ -87,18 +87,18 @@ class ShardRows(Rows):
 
     def _words(self, index: int) -> dict[str, Any]:
         """Read what is not media: the columns of the JSON, and texts."""
-        found: dict[str, Any] = {}
+        words: dict[str, Any] = {}
         texts: dict[str, str] = {}
         for file in self._places[index].files:
             if file.ending in _JSON:
-                found |= self._fields(index, file)
+                words |= self._fields(index, file)
             elif file.ending in _TEXT:
                 texts[file.ending] = self._text(index, file)
         for ending, text in texts.items():
             name, taken = _ROLES.get(ending, (ending, (ending,)))
-            if not any(found.get(other) is not None for other in taken):
-                found[name] = text
-        return found
+            if not any(words.get(other) is not None for other in taken):
+                words[name] = text
+        return words
 
     def _fields(self, index: int, file: _File) -> Mapping[str, Any]:
         try:
@@ -156,9 +156,9 @@ def _grouped(shard: Path) -> dict[str, list[_File]]:
 def _media(held: Sequence[tuple[str, bytes]]) -> Iterator[tuple[str, Any]]:
     """Find the media of each kind: by the ending of the file, which may have a part before it (``1.left.png``)."""
     for kind in ENDINGS:
-        found = [content for name, content in held if kind_of_ending(f"_.{name}") == kind]
-        if found:
-            yield kind, found[0] if len(found) == 1 else found
+        contents = [content for name, content in held if kind_of_ending(f"_.{name}") == kind]
+        if contents:
+            yield kind, contents[0] if len(contents) == 1 else contents
 
 
 def _others(held: Sequence[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]:

@@ -14,16 +14,16 @@ from typing import Any
 from mmgrpo.addresses import kind_of_ending
 from mmgrpo.config.data import AUTO, Beeps, Clips, Files, Package, Scenes, Single
 from mmgrpo.config.paths import nearest_path
-from mmgrpo.data.formats.reading import Format
-from mmgrpo.data.formats.table import FORMATS
+from mmgrpo.data.formats.reading import RowFormat
+from mmgrpo.data.formats.table import ROW_FORMATS
 from mmgrpo.data.formats.user import load_format
 from mmgrpo.data.json_file import json_rows
-from mmgrpo.data.rows import CsvRows, JoinedRows, JsonLinesRows, ListedRows, RenamedRows, Rows, choose
+from mmgrpo.data.rows import CsvRows, JoinedRows, JsonLinesRows, ListedRows, RenamedRows, Rows, choose_rows
 from mmgrpo.data.shards import shard_rows
 from mmgrpo.data.shuffled_pairs import ShuffledPairRows
 from mmgrpo.data.synthetic.beeps import BeepRows
-from mmgrpo.data.synthetic.clips import ClipRows
 from mmgrpo.data.synthetic.scenes import scene_rows
+from mmgrpo.data.synthetic.videos import VideoRows
 from mmgrpo.data.tables import TableRows, arrow_rows, loaded_rows, one_split, parquet_rows, saved_rows, streamed_rows
 from mmgrpo.errors import DatasetError, explain, shorten
 
@@ -62,16 +62,16 @@ def open_rows(source: Single, *, base: Path, seed: int = 0) -> Rows:
         )
     seed = seed if source.seed is None else source.seed
     if isinstance(source, Package):
-        return choose(easy_vqa_rows(source.split), source.limit, seed=seed)
+        return choose_rows(easy_vqa_rows(source.split), source.limit, seed=seed)
     source = _with_limit(source, base)
-    form: Format | str = source.format
+    form: RowFormat | str = source.format
     reader = None
-    if form not in (AUTO, *FORMATS):
+    if form not in (AUTO, *ROW_FORMATS):
         user = load_format(source.format, folder=base, where="format")
         form, reader = user.form, user.open
     rows = _with_root(_open_path(source, base, reader), source.media_root, base)
     rows.format = form
-    rows = choose(_filled(rows), source.limit, seed=seed)
+    rows = choose_rows(_filled(rows), source.limit, seed=seed)
     rows = ShuffledPairRows(rows) if source.shuffled_twins else rows
     rows.controls_as_text = source.control_tokens == "text"
     return rows
@@ -79,16 +79,16 @@ def open_rows(source: Single, *, base: Path, seed: int = 0) -> Rows:
 
 def _with_limit(source: Files, base: Path) -> Files:
     """Read ``rows.jsonl#500`` as the first part and a limit of 500, unless a file has that name."""
-    found = _LIMITED.fullmatch(source.path)
-    if found is None or find_path(source.path, base).exists():
+    match = _LIMITED.fullmatch(source.path)
+    if match is None or find_path(source.path, base).exists():
         return source
-    if int(found["limit"]) < 1:
+    if int(match["limit"]) < 1:
         raise DatasetError(
             explain(
                 "The limit of rows is below 1",
                 where=source.path,
                 expected="1 or more",
-                got=f"#{found['limit']}",
+                got=f"#{match['limit']}",
                 fix="Leave it out to take all rows.",
             )
         )
@@ -97,11 +97,11 @@ def _with_limit(source: Files, base: Path) -> Files:
             explain(
                 "The limit of rows is given twice",
                 where=source.path,
-                got=f"#{found['limit']} and limit: {source.limit}",
+                got=f"#{match['limit']} and limit: {source.limit}",
                 fix="Remove one of them.",
             )
         )
-    return source.model_copy(update={"path": found["path"], "limit": int(found["limit"])})
+    return source.model_copy(update={"path": match["path"], "limit": int(match["limit"])})
 
 
 def rows_from_python(
@@ -158,7 +158,7 @@ def _made(source: Scenes | Beeps | Clips) -> Rows:
             noise=source.noise,
         )
     if isinstance(source, Clips):
-        return ClipRows(
+        return VideoRows(
             source.rows,
             seed=source.seed,
             question=source.question,
@@ -333,7 +333,7 @@ def _open_folder(path: Path, source: Files) -> Rows:
 
 
 def _with_files(rows: Rows) -> Rows:
-    """Offer the ``file_name`` of a metadata file as a column of its kind of medium, row by row."""
+    """Offer the ``file_name`` of a metadata file as a column of its kind of media, row by row."""
     if "file_name" not in rows.columns or not len(rows):
         return rows
     names = [kind_of_ending(str(name)) or "image" for name in rows.column("file_name")]
@@ -344,7 +344,7 @@ def easy_vqa_rows(split: Literal["train", "test"] = "train") -> ListedRows:
     """Open the questions of one split.
 
     Args:
-        split: "train" has 38,575 questions on 4,000 pictures, "test" 9,673 on 1,000.
+        split: "train" has 38,575 questions on 4,000 images, "test" 9,673 on 1,000.
 
     Returns:
         Rows with the columns image (a path inside the package), problem and solution.
@@ -359,9 +359,9 @@ def easy_vqa_rows(split: Literal["train", "test"] = "train") -> ListedRows:
             explain("The package easy-vqa is not installed", fix="Run: pip install easy-vqa")
         ) from error
     questions = easy_vqa.get_train_questions() if split == "train" else easy_vqa.get_test_questions()
-    pictures = easy_vqa.get_train_image_paths() if split == "train" else easy_vqa.get_test_image_paths()
+    images = easy_vqa.get_train_image_paths() if split == "train" else easy_vqa.get_test_image_paths()
     base = Path(easy_vqa.__file__).parent
-    places = {number: str(Path(path).resolve().relative_to(base.resolve())) for number, path in pictures.items()}
+    places = {number: str(Path(path).resolve().relative_to(base.resolve())) for number, path in images.items()}
     rows = [
         {"image": places[number], "problem": question, "solution": answer}
         for question, answer, number in zip(*questions, strict=True)

@@ -1,7 +1,7 @@
 """Rows through the ``datasets`` library: parquet, arrow, saved datasets, folders and the hub.
 
-Values are taken as they are stored: ``datasets`` decodes no picture, sound or video, so that every medium, wherever it
-comes from, passes through the one decoder of mmgrpo. The library is imported when a table is opened.
+Values are taken as they are stored: ``datasets`` decodes no image, audio or video, so that every media item, wherever
+it comes from, passes through the one decoder of mmgrpo. The library is imported when a table is opened.
 """
 
 from __future__ import annotations

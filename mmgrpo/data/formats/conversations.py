@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import Any
 
 from mmgrpo.config.data import AUTO, Columns
+from mmgrpo.data.formats.blocks import OTHER_BLOCKS, without_tags
 from mmgrpo.data.formats.reading import (
     ONE_FORM,
-    OTHER_BLOCKS,
-    Format,
     ParsedRow,
+    RowFormat,
     answer_of,
     media_of,
     parse_cell,
@@ -23,7 +23,6 @@ from mmgrpo.data.formats.reading import (
     prompt_column,
     prompt_of,
     read_columns,
-    without_tags,
 )
 from mmgrpo.data.rows import Row
 from mmgrpo.errors import DatasetError, explain, shorten
@@ -44,7 +43,7 @@ _ROLE_OF = {name: role for role, names in _ROLES.items() for name in names}
 _PLACEHOLDER = re.compile("<(ref-object|bbox)>")
 
 
-def read_turns(row: Row, columns: Columns, where: str, form: Format) -> ParsedRow:
+def read_turns(row: Row, columns: Columns, where: str, form: RowFormat) -> ParsedRow:
     """Read a row of turns; what the assistant said last is the ground truth where no column holds it.
 
     Args:
@@ -72,7 +71,7 @@ def read_turns(row: Row, columns: Columns, where: str, form: Format) -> ParsedRo
     )
 
 
-def read_swift(row: Row, columns: Columns, where: str, form: Format) -> ParsedRow:
+def read_swift(row: Row, columns: Columns, where: str, form: RowFormat) -> ParsedRow:
     """Read a row of ms-swift: messages, or a query and a response.
 
     Of a row with an instruction and an input the question is both; ``history`` holds earlier turns; ``<ref-object>``
@@ -112,7 +111,7 @@ def read_swift(row: Row, columns: Columns, where: str, form: Format) -> ParsedRo
     )
 
 
-def read_vlm_r1(row: Row, columns: Columns, where: str, form: Format) -> ParsedRow:
+def read_vlm_r1(row: Row, columns: Columns, where: str, form: RowFormat) -> ParsedRow:
     """Read a row of VLM-R1, and add the columns that rewards written for it ask for.
 
     These are ``problem`` (the question without tags) and ``solution`` (the ground truth in answer tags).
@@ -134,7 +133,7 @@ def read_vlm_r1(row: Row, columns: Columns, where: str, form: Format) -> ParsedR
     return replace(parsed, added={key: value for key, value in added.items() if row.get(key) is None})
 
 
-def read_trl(row: Row, columns: Columns, where: str, form: Format) -> ParsedRow:
+def read_trl(row: Row, columns: Columns, where: str, form: RowFormat) -> ParsedRow:
     """Read a row of TRL; its ``completion``, text or messages, is the ground truth where no other column is.
 
     Args:

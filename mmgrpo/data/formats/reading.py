@@ -13,19 +13,18 @@ import json
 import re
 import tokenize
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
-from mmgrpo.addresses import ANIMATED, is_still, nesting
+from mmgrpo.addresses import ANIMATED, KINDS, is_hole, is_still, nesting
 from mmgrpo.config.data import AUTO, Columns
+from mmgrpo.data.formats.blocks import TAG, blocks_of, unwrap_media
 from mmgrpo.data.rows import Row
 from mmgrpo.errors import DatasetError, explain, shorten
 from mmgrpo.types import Media
 
-KINDS = ("image", "video", "audio")
-"""Kinds of media, in the order in which they stand before a text that does not place them."""
 MEDIA_COLUMNS = {"image": ("image", "images"), "video": ("video", "videos"), "audio": ("audio", "audios")}
 """Columns of each kind: one media item or a list of them may stand in either."""
 ONE_FORM = (
@@ -33,25 +32,9 @@ ONE_FORM = (
     "or set data.columns.prompt to the column that holds the question."
 )
 """What to do about a row that lacks what its form asks for."""
-OTHER_BLOCKS = {
-    "image_url": "image",
-    "input_image": "image",
-    "video_url": "video",
-    "audio_url": "audio",
-    "input_audio": "audio",
-    "input_text": "text",
-}
-"""What content blocks are called elsewhere (OpenAI), and what they hold."""
-_HOLDERS = ("source", "url", "path", "base64")
-"""Keys under which a block may hold its media item, beside its kind and its own name."""
-_DECODER_KEYS = frozenset({"bytes", "path", "array", "frames", "shuffled"})
-"""Keys of the dictionaries that decoders read; with one of them a dictionary is the media item itself."""
-_NOT_OPTIONS = frozenset({"type", "text", "data", "media_type", "format", "sampling_rate", "cache_control"})
-"""Keys beside a media item that say nothing about how it is read."""
 _ARRAYS = {"image": 3, "video": 4, "audio": 1}
 """How deep lists of numbers are at the most that make one media item."""
 _MOST_ITEMS = 100_000
-_TAG = re.compile(f"<({'|'.join(KINDS)})>")
 _LONGEST_LITERAL = 1_000_000
 """Python's own parser needs a thousand bytes for each of a text; longer cells are read as JSON only."""
 
@@ -77,7 +60,7 @@ class ParsedRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Format:
+class RowFormat:
     """One form of rows: which columns it has, and how a row of it is read."""
 
     name: str
@@ -96,7 +79,7 @@ class Format:
     """Whether tags in the text stand for media; None: where there is exactly one for each media item."""
     added: tuple[str, ...] = ()
     """Columns that the form adds."""
-    custom: Callable[[Row, Columns, str, Format], ParsedRow] | None = None
+    custom: Callable[[Row, Columns, str, RowFormat], ParsedRow] | None = None
     """Reads a row, its columns and its place; None: :func:`read_columns` does."""
     checks_columns: bool = True
     """Whether the columns of a source tell what its rows lack; False: its rows are not what their columns say."""
@@ -115,7 +98,7 @@ class Format:
         return (self.custom or read_columns)(row, columns, where, self)
 
 
-def read_columns(row: Row, columns: Columns, where: str, form: Format) -> ParsedRow:
+def read_columns(row: Row, columns: Columns, where: str, form: RowFormat) -> ParsedRow:
     """Read a row of one column for each role.
 
     Args:
@@ -239,9 +222,9 @@ def list_media(value: Any, kind: str = "image", name: str = "") -> list[Media]:
     value = parse_cell(value)
     if is_hole(value):
         return []
-    sound = _sound(value) if kind == "audio" else None
-    if sound is not None or not isinstance(value, list | tuple):
-        return [_item(value if sound is None else sound, kind, name)]
+    pair = _audio_pair(value) if kind == "audio" else None
+    if pair is not None or not isinstance(value, list | tuple):
+        return [_item(value if pair is None else pair, kind, name)]
     if 0 < nesting(value) <= _ARRAYS[kind] and not is_hole(value[0]):
         return [_item(list(value), kind, name)]
     if len(value) > _MOST_ITEMS:
@@ -263,94 +246,8 @@ def _item(value: Any, kind: str, name: str) -> Media:
     if kind == "video" and isinstance(getattr(value, "_hf_encoded", None), Mapping):
         value = value._hf_encoded
     if isinstance(value, Mapping):
-        value, options = _unwrap(value, kind)
+        value, options = unwrap_media(value, kind)
     return Media(kind=kind, source=value, name=name, options=options)  # type: ignore[arg-type]
-
-
-def _unwrap(holder: Mapping[str, Any], kind: str, name: str = "") -> tuple[Any, dict[str, Any]]:
-    """Split a dictionary into a media item and its settings; without an item the item is the dictionary itself."""
-    if _DECODER_KEYS & {key for key, value in holder.items() if not is_hole(value)}:
-        own = _DECODER_KEYS | {kind, "rate", "sampling_rate"} | ({"fps"} if "frames" in holder else set())
-        options = {key: value for key, value in holder.items() if key not in own and not is_hole(value)}
-        return {key: value for key, value in holder.items() if key in own} if options else holder, options
-    held = {key: value for key, value in holder.items() if not is_hole(value)}
-    keys = dict.fromkeys((name, kind, f"{kind}_url", *_HOLDERS))
-    options = {key: value for key, value in held.items() if key not in keys and key not in _NOT_OPTIONS}
-    for key in keys:
-        if key in held:
-            inner = held[key]
-            if isinstance(inner, Mapping) and not _DECODER_KEYS & set(inner):
-                beside = {k: v for k, v in inner.items() if k not in (*_NOT_OPTIONS, "url") and not is_hole(v)}
-                return _address(inner, kind), options | (beside if "url" in inner or "data" in inner else {})
-            return inner, options
-    return (_address(held, kind), options) if isinstance(held.get("data"), str) else (holder, {})
-
-
-def _address(value: Mapping[str, Any], kind: str) -> Any:
-    """Find the media item in ``{"url": …}``, or in ``{"data": …}`` with its format or type; else it is the value."""
-    data = value.get("data")
-    if isinstance(data, str):
-        if data.startswith("data:"):
-            return data
-        media_type = value.get("media_type") or f"{kind}/{value.get('format') or 'unknown'}"
-        return f"data:{media_type};base64,{data}"
-    return value["url"] if value.get("url") is not None else value
-
-
-def plain_block(block: Mapping[str, Any]) -> dict[str, Any]:
-    """Write a content block as text, or as ``{"type": kind, kind: source, "options": …}``.
-
-    Args:
-        block: Of transformers, TRL, OpenAI or Anthropic; keys that hold nothing are dropped (arrow tables fill them
-            in). One without a type is what its only key says.
-
-    Returns:
-        The block; one of a type that is not known stays as it is, for the caller to refuse.
-
-    Example:
-        >>> plain_block({"type": "image_url", "image_url": {"url": "a.png"}, "text": None})
-        {'type': 'image', 'image': 'a.png'}
-        >>> plain_block({"type": "image", "text": None}), plain_block({"text": "How many?"})
-        ({'type': 'image'}, {'type': 'text', 'text': 'How many?'})
-    """
-    held = {key: value for key, value in block.items() if (key == "text" and value == "") or not is_hole(value)}
-    keys = [key for key in ("text", *KINDS, *OTHER_BLOCKS) if key in held]
-    name = held.get("type", keys[0] if len(keys) == 1 else None)
-    kind = OTHER_BLOCKS.get(name, name) if isinstance(name, str) else None
-    if kind == "text":
-        return {"type": "text", "text": block.get("text")}
-    if kind not in KINDS:
-        return held
-    source, options = _unwrap(held, kind, name=str(name))
-    if source is held:  # nothing but settings, or nothing at all: a placeholder
-        source, options = None, {key: value for key, value in held.items() if key not in _NOT_OPTIONS}
-    plain = {"type": kind} if source is None else {"type": kind, kind: source}
-    return {**plain, "options": options} if options else plain
-
-
-def split_tags(text: str) -> list[dict[str, Any]]:
-    """Cut a text at its tags, into text blocks and a placeholder block for each tag.
-
-    Example:
-        >>> split_tags("<image>How many?")
-        [{'type': 'image'}, {'type': 'text', 'text': 'How many?'}]
-    """
-    pieces = [
-        {"type": piece} if position % 2 else {"type": "text", "text": piece}
-        for position, piece in enumerate(_TAG.split(text))
-        if piece
-    ]
-    return pieces or [{"type": "text", "text": text}]
-
-
-def without_tags(text: str) -> str:
-    r"""Remove all tags, and the white space around the text that is left.
-
-    Example:
-        >>> without_tags("<image>\nHow many?")
-        'How many?'
-    """
-    return _TAG.sub("", text).strip()
 
 
 def tags_match(prompt: Any, media: Sequence[Media]) -> bool:
@@ -366,21 +263,11 @@ def tags_match(prompt: Any, media: Sequence[Media]) -> bool:
         >>> tags_match("Is <image> like <image>?", images), tags_match("Write an <image> element.", [])
         (True, False)
     """
-    blocks = [{"type": "text", "text": prompt}] if isinstance(prompt, str) else list(_blocks(prompt))
+    blocks = [{"type": "text", "text": prompt}] if isinstance(prompt, str) else list(blocks_of(prompt))
     if any(block.get("type") != "text" for block in blocks):
         return False
-    tags = Counter(tag for block in blocks for tag in _TAG.findall(str(block.get("text"))))
+    tags = Counter(tag for block in blocks for tag in TAG.findall(str(block.get("text"))))
     return bool(tags) and tags == Counter(item.kind for item in media)
-
-
-def _blocks(turns: Any) -> Iterator[Mapping[str, Any]]:
-    """Give the content blocks of all turns but the assistant's."""
-    for turn in turns if isinstance(turns, list | tuple) else ():
-        if isinstance(turn, Mapping) and turn.get("role") != "assistant":
-            content = turn.get("content")
-            content = [content] if isinstance(content, str) else content
-            for block in content if isinstance(content, list | tuple) else ():
-                yield plain_block(block if isinstance(block, Mapping) else {"type": "text", "text": block})
 
 
 def parse_cell(value: Any) -> Any:
@@ -464,22 +351,7 @@ class _PlainLists(ast.NodeTransformer):
         return self.generic_visit(node.args[0] if named else node)
 
 
-def is_hole(value: Any) -> bool:
-    """Tell whether a value stands for nothing: None, blank text, NaN, and lists or dictionaries of such alone.
-
-    Example:
-        >>> is_hole(None), is_hole(" "), is_hole({"bytes": None, "path": None}), is_hole(b"")
-        (True, True, True, False)
-    """
-    if isinstance(value, Mapping):
-        return all(is_hole(one) for one in value.values())
-    if isinstance(value, list | tuple):
-        return all(is_hole(one) for one in value[:1]) and all(is_hole(one) for one in value)
-    blank = isinstance(value, str) and not value.strip()
-    return value is None or blank or (isinstance(value, float) and value != value)
-
-
-def _sound(value: Any) -> Any:
+def _audio_pair(value: Any) -> Any:
     """Read samples beside their rate, in either order."""
     if not isinstance(value, list | tuple) or len(value) != 2:
         return None

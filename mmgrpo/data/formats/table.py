@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mmgrpo.addresses import holds_media, looks_like
+from mmgrpo.addresses import KINDS, holds_media, looks_like
 from mmgrpo.config.data import AUTO, Columns, Template
 from mmgrpo.data.formats.conversations import (
     has_other_blocks,
@@ -19,7 +19,7 @@ from mmgrpo.data.formats.conversations import (
     read_turns,
     read_vlm_r1,
 )
-from mmgrpo.data.formats.reading import KINDS, Format, ParsedRow, columns_of_media, prompt_column
+from mmgrpo.data.formats.reading import ParsedRow, RowFormat, columns_of_media, prompt_column
 from mmgrpo.data.rows import Row, Rows
 from mmgrpo.data.templates import template_names
 from mmgrpo.errors import DatasetError, MmgrpoError, explain, shorten
@@ -34,7 +34,7 @@ _PEEK = 8
 """Rows looked at where columns alone do not tell the form."""
 
 
-def _read_carried(row: Row, columns: Columns, where: str, form: Format) -> ParsedRow:
+def _read_carried(row: Row, columns: Columns, where: str, form: RowFormat) -> ParsedRow:
     """Read a row that ``mmgrpo data convert`` wrote; a named answer column wins over its own."""
     try:
         messages, answer = json.loads(row[MESSAGES]), json.loads(row[ANSWER])
@@ -67,17 +67,17 @@ def _has_any(*names: str) -> Callable[[Any], bool]:
 
 _SWIFT_PROMPTS = ("messages", "query", "prompt", "input", "instruction", "question", "problem")
 _TURNS = ("conversations", "conversation")
-FORMATS: Mapping[str, Format] = {
+ROW_FORMATS: Mapping[str, RowFormat] = {
     form.name: form
     for form in (
-        Format(
+        RowFormat(
             name="mmgrpo",
             fits=_has(MESSAGES, MEDIA, ANSWER),
             prompts=(MESSAGES,),
             media=(MEDIA,),
             custom=_read_carried,
         ),
-        Format(
+        RowFormat(
             name="vlm_r1",
             fits=lambda have: _has_any(*_TURNS)(have) and "image" in have,
             prompts=_TURNS,
@@ -86,7 +86,7 @@ FORMATS: Mapping[str, Format] = {
             added=("problem", "solution"),
             custom=read_vlm_r1,
         ),
-        Format(
+        RowFormat(
             name="sharegpt",
             fits=_has_any(*_TURNS),
             prompts=_TURNS,
@@ -94,7 +94,7 @@ FORMATS: Mapping[str, Format] = {
             tags=True,
             custom=read_turns,
         ),
-        Format(
+        RowFormat(
             name="r1v",
             fits=lambda have: (
                 _has("problem", "solution")(have) or _has("image_path", "question", "ground_truth")(have)
@@ -104,7 +104,7 @@ FORMATS: Mapping[str, Format] = {
             needs_answer=True,
             media=("image_path",),
         ),
-        Format(
+        RowFormat(
             name="easyr1",
             fits=lambda have: _has("problem", "answer")(have) and "solution" not in have,
             prompts=("problem",),
@@ -112,7 +112,7 @@ FORMATS: Mapping[str, Format] = {
             needs_answer=True,
             tags=True,
         ),
-        Format(
+        RowFormat(
             name="trl",
             fits=_has("prompt"),
             prompts=("prompt",),
@@ -122,7 +122,7 @@ FORMATS: Mapping[str, Format] = {
             ),
             custom=read_trl,
         ),
-        Format(
+        RowFormat(
             name="swift",
             fits=_has_any(*_SWIFT_PROMPTS),
             prompts=_SWIFT_PROMPTS,
@@ -130,20 +130,20 @@ FORMATS: Mapping[str, Format] = {
             tags=True,
             custom=read_swift,
         ),
-        Format(
+        RowFormat(
             name="openai",
             prompts=("messages",),
             answers=("solution", "answer", "ground_truth"),
             custom=read_turns,
         ),
-        Format(name="named", answers=("solution", "answer", "ground_truth"), checks_columns=False),
+        RowFormat(name="named", answers=("solution", "answer", "ground_truth"), checks_columns=False),
     )
 }  # fmt: skip
 """Every form, by the name that ``format:`` takes; where columns fit two, the first is taken."""
-_QUESTIONS = frozenset(name for form in FORMATS.values() for name in form.prompts)
+_QUESTIONS = frozenset(name for form in ROW_FORMATS.values() for name in form.prompts)
 
 
-def detect(have: Sequence[str], columns: Columns, first: Callable[[], Sequence[Row]], where: str) -> Format:
+def detect(have: Sequence[str], columns: Columns, first: Callable[[], Sequence[Row]], where: str) -> RowFormat:
     """Tell the form of rows.
 
     Args:
@@ -165,15 +165,15 @@ def detect(have: Sequence[str], columns: Columns, first: Callable[[], Sequence[R
         'swift'
     """
     columns_there = set(have)
-    if FORMATS["mmgrpo"].fits(columns_there):
-        return FORMATS["mmgrpo"]
+    if ROW_FORMATS["mmgrpo"].fits(columns_there):
+        return ROW_FORMATS["mmgrpo"]
     if columns.prompt != AUTO:
         if columns.prompt not in _QUESTIONS:
-            return FORMATS["named"]
+            return ROW_FORMATS["named"]
         columns_there = (columns_there - _QUESTIONS) | {columns.prompt}
     if "messages" in columns_there:
-        return FORMATS["openai" if any(_is_openai(row) for row in first()) else "swift"]
-    for form in FORMATS.values():
+        return ROW_FORMATS["openai" if any(_is_openai(row) for row in first()) else "swift"]
+    for form in ROW_FORMATS.values():
         if form.fits(columns_there):
             return form
     raise DatasetError(
@@ -183,7 +183,7 @@ def detect(have: Sequence[str], columns: Columns, first: Callable[[], Sequence[R
             expected=f"one of {', '.join(sorted(_QUESTIONS))}",
             got=", ".join(map(repr, have)) or "no columns",
             fix="Set data.columns.prompt to the column that holds the question, or data.train.format to one of "
-            f"{', '.join(FORMATS)}, or to a reader of your own, path.py:name.",
+            f"{', '.join(ROW_FORMATS)}, or to a reader of your own, path.py:name.",
         )
     )
 
@@ -195,7 +195,7 @@ def _is_openai(row: Row) -> bool:
         return False
 
 
-def form_of(rows: Rows | Row, *, columns: Columns, template: Template, where: str = "") -> Format:
+def form_of(rows: Rows | Row, *, columns: Columns, template: Template, where: str = "") -> RowFormat:
     """Tell the form of a source, or of one row.
 
     Args:
@@ -210,7 +210,7 @@ def form_of(rows: Rows | Row, *, columns: Columns, template: Template, where: st
     source = rows if isinstance(rows, Rows) else None
     have: Sequence[str] = source.columns if source is not None else list(rows)  # type: ignore[arg-type]
     where = source.name if source is not None else where
-    carried = FORMATS["mmgrpo"].fits(have)
+    carried = ROW_FORMATS["mmgrpo"].fits(have)
     peeked: list[Row] = []
 
     def first() -> Sequence[Row]:
@@ -220,21 +220,21 @@ def form_of(rows: Rows | Row, *, columns: Columns, template: Template, where: st
         return peeked
 
     named = AUTO if source is None else source.format
-    if isinstance(named, Format):
+    if isinstance(named, RowFormat):
         return named
     if not carried:
         _check_named(have, columns, template, where)
     if named != AUTO:
-        form = FORMATS[named]
+        form = ROW_FORMATS[named]
     elif "prompt" not in template_names(template) and columns.prompt == AUTO and not carried:
-        form = FORMATS["named"]
+        form = ROW_FORMATS["named"]
     else:
         form = detect(have, columns, first, where)
-    check_columns(have, columns=columns, template=template, form=form, where=where)
+    check_row_columns(have, columns=columns, template=template, form=form, where=where)
     if source is not None and not set(form.media) & set(have):
         _check_unread(have, columns, first(), where)
     if source is not None and not carried:
-        known = {name for any_form in FORMATS.values() for name in (*any_form.prompts, *any_form.answers)}
+        known = {name for any_form in ROW_FORMATS.values() for name in (*any_form.prompts, *any_form.answers)}
         used = {*known, columns.prompt, columns.answer, columns.id}
         _warn_of_unread(columns, first, [name for name in have if name not in used], where)
     return form
@@ -251,8 +251,8 @@ def _readable(rows: Rows) -> list[Row]:
     return readable
 
 
-def check_columns(
-    have: Sequence[str] | Row, *, columns: Columns, template: Template, form: Format, where: str
+def check_row_columns(
+    have: Sequence[str] | Row, *, columns: Columns, template: Template, form: RowFormat, where: str
 ) -> None:
     """Check that every column that will be read exists.
 

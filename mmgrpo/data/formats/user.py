@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mmgrpo.config.data import AUTO, Columns
-from mmgrpo.data.formats.reading import Format, ParsedRow
+from mmgrpo.data.formats.reading import ParsedRow, RowFormat
 from mmgrpo.data.formats.table import detect
 from mmgrpo.data.rows import ListedRows, Row, Rows
 from mmgrpo.errors import ConfigError, DatasetError, explain, shorten
@@ -25,7 +25,7 @@ _FIX = "Correct the plug-in, or leave the row out."
 class UserFormat:
     """What a plug-in offers."""
 
-    form: Format | str
+    form: RowFormat | str
     """How its rows are read; "auto" where it only opens files."""
     open: Callable[[Path], Rows] | None
     """Opens a file of its kind; None: files are opened as ever."""
@@ -50,12 +50,12 @@ def load_format(spec: str, *, folder: Path, where: str) -> UserFormat:
     if read is None and open_file is None:
         expected = "a function from a row to a row, or a class with read(row) or open(path)"
         raise ConfigError(explain("This is no format", where=where, expected=expected, got=shorten(spec)))
-    form = AUTO if read is None else Format(name=spec, custom=_reader(spec, read), checks_columns=False)
+    form = AUTO if read is None else RowFormat(name=spec, custom=_reader(spec, read), checks_columns=False)
     return UserFormat(form=form, open=None if open_file is None else _opener(spec, open_file))
 
 
-def _reader(spec: str, read: Callable[[dict[str, Any]], Any]) -> Callable[[Row, Columns, str, Format], ParsedRow]:
-    def parse(row: Row, columns: Columns, where: str, form: Format) -> ParsedRow:
+def _reader(spec: str, read: Callable[[dict[str, Any]], Any]) -> Callable[[Row, Columns, str, RowFormat], ParsedRow]:
+    def parse(row: Row, columns: Columns, where: str, form: RowFormat) -> ParsedRow:
         """Let the plug-in translate the row, and read what it gives back by the form that this has."""
         with plugin_errors(f"{form.name} raised while it read a row", where=where, fix=_FIX, error=DatasetError):
             translated = read(dict(row))
@@ -69,7 +69,7 @@ def _reader(spec: str, read: Callable[[dict[str, Any]], Any]) -> Callable[[Row, 
     return parse
 
 
-def _opener(spec: str, open_file: Callable[[Path], Iterable[Mapping[str, Any]]]) -> Callable[[Path], Rows]:
+def _opener(spec: str, open_file: Callable[[Path], Iterable[Any]]) -> Callable[[Path], Rows]:
     def open_rows(path: Path) -> Rows:
         """Let the plug-in open a file; its rows are held in memory, unless they are a sequence that reads lazily."""
         with plugin_errors(f"{spec} raised while it opened a file", where=str(path), fix=_FIX, error=DatasetError):

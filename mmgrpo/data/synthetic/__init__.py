@@ -1,4 +1,4 @@
-"""Rows made in code, with their truth: scenes to count in.
+"""Rows made in code, with their ground truth: scenes to count in.
 
 Deterministic by seed. Knows no model.
 """

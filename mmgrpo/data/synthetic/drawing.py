@@ -1,4 +1,4 @@
-"""Small pictures of single objects: ray-cast once in numpy, kept, and pasted many times.
+"""Small images of single objects: ray-cast once in numpy, kept, and pasted many times.
 
 The camera is orthographic here (perspective only scales a sprite), x points right, y away from the viewer, z up.
 This module knows no scene: where an object stands and what hides it is the layout's business.
@@ -108,7 +108,7 @@ def floor(image_size: int) -> Image.Image:
         image_size: Width and height in pixels.
 
     Returns:
-        An RGB picture, shared: copy it before drawing.
+        An RGB image, shared: copy it before drawing.
     """
     line = (np.arange(image_size) + 0.5) / image_size * 2 - 1
     across, down = np.meshgrid(line, line)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from mmgrpo.data.synthetic.drawing import COLORS, HALF_HEIGHT, PITCH, Material, Shape, Sprite, sprite
 from mmgrpo.errors import DatasetError, explain
 
-SIZES: dict[str, float] = {"small": 0.47, "large": 0.74}
+OBJECT_SIZES: dict[str, float] = {"small": 0.47, "large": 0.74}
 """Radius by size name, in floor units; the floor is about six units wide."""
 
 _SHAPES: tuple[Shape, ...] = ("sphere", "cube", "cylinder")
@@ -30,11 +30,11 @@ _GAP = 0.12
 _TRIES = 60
 _SMALLEST_RADIUS = 1.5
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class ObjectKind:
     """What an object looks like, wherever it stands."""
 
     shape: Shape
@@ -46,10 +46,10 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
-    """One object in its place on the floor and in the picture."""
+class PlacedObject:
+    """One object in its place on the floor and in the image."""
 
-    kind: Kind
+    kind: ObjectKind
     position: tuple[float, float, float]
     """Centre: x to the right, y away from the viewer, z up, in floor units."""
     radius: float
@@ -61,22 +61,24 @@ class Placed:
     """Pixel of the sprite's upper left corner."""
 
 
-def draw_kind(rng: random.Random) -> Kind:
+def draw_kind(rng: random.Random) -> ObjectKind:
     """Draw the looks of one object; every combination is equally likely.
 
     Args:
         rng: Random numbers; only ``rng.random()`` is called, whose stream Python keeps between versions.
     """
-    return Kind(
+    return ObjectKind(
         shape=_pick(rng, _SHAPES),
         color=_pick(rng, tuple(COLORS)),
-        size=_pick(rng, tuple(SIZES)),
+        size=_pick(rng, tuple(OBJECT_SIZES)),
         material=_pick(rng, _MATERIALS),
         turn=_pick(rng, _TURNS),
     )
 
 
-def arrange(kinds: Sequence[Kind], rng: random.Random, *, image_size: int, max_hidden: float) -> list[Placed]:
+def arrange_objects(
+    kinds: Sequence[ObjectKind], rng: random.Random, *, image_size: int, max_hidden: float
+) -> list[PlacedObject]:
     """Place objects so that none is cut by the frame, touches another or is hidden too much.
 
     Crowded scenes shrink all their objects together until they fit.
@@ -84,18 +86,18 @@ def arrange(kinds: Sequence[Kind], rng: random.Random, *, image_size: int, max_h
     Args:
         kinds: The objects.
         rng: Random numbers.
-        image_size: Width and height of the picture, in pixels.
+        image_size: Width and height of the image, in pixels.
         max_hidden: Largest share of an object's own pixels that nearer objects may cover.
 
     Returns:
         The objects from far to near.
 
     Raises:
-        DatasetError: So many objects do not fit into so small a picture.
+        DatasetError: So many objects do not fit into so small an image.
     """
     shrink = 1.0
-    while shrink * SIZES["small"] * image_size / _WIDTH > _SMALLEST_RADIUS:
-        placed: list[Placed] = []
+    while shrink * OBJECT_SIZES["small"] * image_size / _WIDTH > _SMALLEST_RADIUS:
+        placed: list[PlacedObject] = []
         for kind in kinds:
             fitting = _fit(kind, placed, rng, image_size=image_size, shrink=shrink, max_hidden=max_hidden)
             if fitting is None:
@@ -106,18 +108,18 @@ def arrange(kinds: Sequence[Kind], rng: random.Random, *, image_size: int, max_h
         shrink *= 0.94
     raise DatasetError(
         explain(
-            f"{len(kinds)} objects do not fit into a picture of {image_size} pixels",
+            f"{len(kinds)} objects do not fit into an image of {image_size} pixels",
             fix="Raise image_size or max_hidden, or lower max_objects.",
         )
     )
 
 
-def visible_shares(placed: Sequence[Placed], image_size: int) -> list[float]:
+def visible_shares(placed: Sequence[PlacedObject], image_size: int) -> list[float]:
     """Measure which share of each object's own pixels is not covered by nearer ones.
 
     Args:
         placed: Objects from far to near.
-        image_size: Width and height of the picture, in pixels.
+        image_size: Width and height of the image, in pixels.
 
     Returns:
         One share from 0 to 1 for each object.
@@ -129,19 +131,25 @@ def visible_shares(placed: Sequence[Placed], image_size: int) -> list[float]:
     return [int(seen[label]) / thing.sprite.area for label, thing in enumerate(placed, start=1)]
 
 
-def _pick(rng: random.Random, choices: Sequence[T]) -> T:
+def _pick(rng: random.Random, choices: Sequence[_T]) -> _T:
     return choices[int(rng.random() * len(choices))]
 
 
-def _window(owner: NDArray[np.intp], thing: Placed) -> NDArray[np.intp]:
+def _window(owner: NDArray[np.intp], thing: PlacedObject) -> NDArray[np.intp]:
     left, top = thing.corner
     height, width = thing.sprite.solid.shape
     return owner[top : top + height, left : left + width]
 
 
 def _fit(
-    kind: Kind, placed: list[Placed], rng: random.Random, *, image_size: int, shrink: float, max_hidden: float
-) -> list[Placed] | None:
+    kind: ObjectKind,
+    placed: list[PlacedObject],
+    rng: random.Random,
+    *,
+    image_size: int,
+    shrink: float,
+    max_hidden: float,
+) -> list[PlacedObject] | None:
     """Try places for one more object; None when there is none."""
     for _ in range(_TRIES):
         new = _stand(kind, rng, image_size=image_size, shrink=shrink)
@@ -155,15 +163,15 @@ def _fit(
     return None
 
 
-def _stand(kind: Kind, rng: random.Random, *, image_size: int, shrink: float) -> Placed | None:
+def _stand(kind: ObjectKind, rng: random.Random, *, image_size: int, shrink: float) -> PlacedObject | None:
     """Put one object somewhere on the floor; None when the frame would cut it."""
-    radius = SIZES[kind.size] * shrink
+    radius = OBJECT_SIZES[kind.size] * shrink
     height = radius * HALF_HEIGHT[kind.shape]
     away = (rng.random() * 2 - 1) * _FAR
     depth = _DISTANCE + away * math.cos(PITCH) - height * math.sin(PITCH)
     scale = image_size / _WIDTH * _DISTANCE / depth  # pixels per floor unit at this depth
     across = (rng.random() * 2 - 1) * (image_size / 2 / scale - radius)
-    step = max(1, round(image_size / 112))  # in half pixels: bounds the number of sprites of large pictures
+    step = max(1, round(image_size / 112))  # in half pixels: bounds the number of sprites of large images
     half_pixels = max(3, round(2 * radius * scale / step) * step)
     drawn = sprite(kind.shape, kind.color, kind.material, half_pixels, kind.turn if kind.shape == "cube" else 0)
     right = image_size / 2 + across * scale
@@ -172,14 +180,16 @@ def _stand(kind: Kind, rng: random.Random, *, image_size: int, shrink: float) ->
     rows, columns = drawn.solid.shape
     if min(corner) < 0 or corner[0] + columns > image_size or corner[1] + rows > image_size:
         return None
-    return Placed(kind=kind, position=(across, away, height), radius=radius, depth=depth, sprite=drawn, corner=corner)
+    return PlacedObject(
+        kind=kind, position=(across, away, height), radius=radius, depth=depth, sprite=drawn, corner=corner
+    )
 
 
-def _touch(a: Placed, b: Placed) -> bool:
+def _touch(a: PlacedObject, b: PlacedObject) -> bool:
     return math.dist(a.position[:2], b.position[:2]) < a.radius + b.radius + _GAP
 
 
-def _overlap(a: Placed, b: Placed) -> bool:
+def _overlap(a: PlacedObject, b: PlacedObject) -> bool:
     (ax, ay), (bx, by) = a.corner, b.corner
     (ah, aw), (bh, bw) = a.sprite.solid.shape, b.sprite.solid.shape
     return ax < bx + bw and bx < ax + aw and ay < by + bh and by < ay + ah

@@ -1,4 +1,4 @@
-"""CLEVR-like pictures with their scene graph: a few solids on a floor, to count, to name, to relate.
+"""CLEVR-like images with their scene graph: a few solids on a floor, to count, to name, to relate.
 
 A scene is a function of its seed and index alone, so rows can be drawn in any order and made again at any time. The
 columns of the counting rows are those of R1-V (``image``, ``problem``, ``solution``), so configurations carry over to
@@ -15,9 +15,9 @@ from PIL import Image
 
 from mmgrpo.data.rows import Row, Rows
 from mmgrpo.data.synthetic.drawing import floor
-from mmgrpo.data.synthetic.layout import Placed, arrange, draw_kind, visible_shares
+from mmgrpo.data.synthetic.layout import PlacedObject, arrange_objects, draw_kind, visible_shares
 
-QUESTION = "How many objects are there?"
+COUNT_QUESTION = "How many objects are there?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ _FACTS = tuple(field.name for field in fields(SceneObject))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """A picture and what is in it."""
+    """An image and what is in it."""
 
     image: Image.Image
     """RGB, square."""
@@ -78,16 +78,16 @@ def render_scene(
     Args:
         seed: Scenes of different seeds are different.
         index: Number of the scene under this seed; scenes do not depend on each other.
-        image_size: Width and height of the picture, in pixels.
+        image_size: Width and height of the image, in pixels.
         min_objects: Smallest number of objects.
         max_objects: Largest number of objects; every number of the range is equally likely.
         max_hidden: Largest share of an object's own pixels that others may hide.
 
     Returns:
-        The picture and its objects.
+        The image and its objects.
 
     Raises:
-        DatasetError: So many objects do not fit into so small a picture.
+        DatasetError: So many objects do not fit into so small an image.
 
     Source: the kind of scene is that of CLEVR, arXiv:1612.06890, section 3.
 
@@ -99,13 +99,13 @@ def render_scene(
     rng = random.Random(f"scene {seed} {index}")
     count = min_objects + int(rng.random() * (max_objects - min_objects + 1))
     kinds = [draw_kind(rng) for _ in range(count)]
-    placed = arrange(kinds, rng, image_size=image_size, max_hidden=max_hidden)
+    placed = arrange_objects(kinds, rng, image_size=image_size, max_hidden=max_hidden)
     shares = visible_shares(placed, image_size)
     objects = tuple(_describe(thing, share) for thing, share in zip(placed, shares, strict=True))
     return Scene(image=_paint(placed, image_size), objects=objects)
 
 
-def _paint(placed: list[Placed], image_size: int) -> Image.Image:
+def _paint(placed: list[PlacedObject], image_size: int) -> Image.Image:
     image = floor(image_size).copy()
     for thing in placed:  # all shadows first: they fall on the floor, never on an object
         drawn = thing.sprite
@@ -117,7 +117,7 @@ def _paint(placed: list[Placed], image_size: int) -> Image.Image:
     return image
 
 
-def _describe(thing: Placed, visible: float) -> SceneObject:
+def _describe(thing: PlacedObject, visible: float) -> SceneObject:
     left, top = thing.corner
     own = thing.sprite.box
     x, y, z = (round(value, 4) for value in thing.position)
@@ -165,7 +165,7 @@ class SceneRows(Rows):
         return {
             "id": self.id(index),
             "image": scene.image,
-            "problem": QUESTION,
+            "problem": COUNT_QUESTION,
             "solution": f"<answer> {count} </answer>",
             "count": count,
             "scene": scene.graph(),
@@ -194,7 +194,7 @@ def scene_rows(
     Args:
         count: How many rows.
         seed: Scenes of different seeds are different: give training and evaluation seeds of their own.
-        image_size: Width and height of the pictures, in pixels.
+        image_size: Width and height of the images, in pixels.
         min_objects: Smallest count.
         max_objects: Largest count; every count of the range is equally likely.
         max_hidden: Largest share of an object's own pixels that others may hide.

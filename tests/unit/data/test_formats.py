@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from mmgrpo.config.data import Columns, Files, Template
-from mmgrpo.data.formats.reading import list_media, plain_block
+from mmgrpo.data.formats.blocks import plain_block
+from mmgrpo.data.formats.reading import list_media
 from mmgrpo.data.samples import Samples, to_sample
 from mmgrpo.data.sources import open_rows, rows_from_python
 from mmgrpo.errors import DatasetError, MediaError

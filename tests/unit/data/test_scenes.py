@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mmgrpo.data.synthetic.drawing import COLORS, floor, sprite
-from mmgrpo.data.synthetic.layout import Kind, Placed, visible_shares
+from mmgrpo.data.synthetic.layout import ObjectKind, PlacedObject, visible_shares
 from mmgrpo.data.synthetic.scenes import render_scene, scene_rows
 from mmgrpo.errors import DatasetError
 
@@ -50,9 +50,9 @@ def test_no_object_is_hidden_beyond_its_share(max_hidden: float):
 
 def test_visible_shares_are_those_of_the_pixels():
     ball, block = sprite("sphere", "red", "rubber", 12, 0), sprite("cube", "blue", "metal", 16, 30)
-    kind = Kind(shape="sphere", color="red", size="small", material="rubber", turn=0)
-    far = Placed(kind=kind, position=(0, 1, 0), radius=1, depth=9, sprite=ball, corner=(20, 18))
-    near = Placed(kind=kind, position=(0, 0, 0), radius=1, depth=8, sprite=block, corner=(24, 20))
+    kind = ObjectKind(shape="sphere", color="red", size="small", material="rubber", turn=0)
+    far = PlacedObject(kind=kind, position=(0, 1, 0), radius=1, depth=9, sprite=ball, corner=(20, 18))
+    near = PlacedObject(kind=kind, position=(0, 0, 0), radius=1, depth=8, sprite=block, corner=(24, 20))
     own = {(y + 18, x + 20) for y, x in np.argwhere(ball.solid)}
     covered = own & {(y + 20, x + 24) for y, x in np.argwhere(block.solid)}
     assert 0 < len(covered) < len(own)
