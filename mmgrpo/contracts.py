@@ -203,6 +203,11 @@ class TrainablePolicy(Protocol):
         """Of the weights and activations; float16 needs loss scaling."""
         ...
 
+    @property
+    def layout(self) -> str:
+        """How it computes rows: ``packed``, a prompt once for its completions, or ``rows``."""
+        ...
+
     def logprobs(
         self, batch: Batch, *, temperature: float, entropy: bool = False, entropy_gradient: bool = False
     ) -> TokenStats:

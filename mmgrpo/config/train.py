@@ -33,7 +33,9 @@ class Train(Section):
     optimizer_steps: Int = Field(default=1, ge=1)
     """Optimizer steps per rollout and iteration; must divide prompts_per_step."""
     max_batch_tokens: Int = Field(default=16384, ge=64)
-    """Packed tokens per micro-batch; memory grows with it, results do not change."""
+    """Tokens per micro-batch of the update, a prompt counted once under the packed layout and once per completion,
+    with padding, under ``rows``; memory grows with it, results do not change. The rollout is bounded by
+    ``rollout.max_rows``."""
     learning_rate: Float = Field(default=1e-6, ge=0)
     """Peak learning rate."""
     lr_scheduler_type: Literal["constant", "linear", "cosine"] = "constant"

@@ -139,6 +139,7 @@ class Learner:
             max_batch_tokens=self._train.max_batch_tokens,
             mask_truncated=self._loss.mask_truncated_completions,
             keep_zero=self.keeps_equal_groups,
+            share_prompts=self.policy.layout == "packed",
             dist=self._dist,
         )
         try:

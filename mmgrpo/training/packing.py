@@ -77,6 +77,7 @@ def pack(
     max_batch_tokens: int,
     mask_truncated: bool = False,
     keep_zero: bool = False,
+    share_prompts: bool = True,
     dist: Strategy | None = None,
 ) -> list[OptimizerBatch]:
     """Divide a rollout over its optimizer steps and pack each into micro-batches.
@@ -89,9 +90,11 @@ def pack(
         scored: Groups of the rollout, in order; those that are not local are counted, and learned from elsewhere.
         advantages: Of each group G values, or for each completion a tensor of one value per token.
         optimizer_steps: Optimizer steps that share the rollout (per iteration).
-        max_batch_tokens: Packed tokens per micro-batch, prompts counted once; memory grows with it.
+        max_batch_tokens: Tokens per micro-batch as the policy computes them; memory grows with it.
         mask_truncated: Train no token of completions that hit the length limit.
         keep_zero: Keep groups whose advantages are all zero, because a KL or entropy term still moves them.
+        share_prompts: Whether the policy computes a prompt once for its completions (the packed layout); else each
+            completion counts with its prompt and with padding.
         dist: The ranks that share the step; where their strategy needs it, all get equally many micro-batches.
 
     Returns:
@@ -107,7 +110,9 @@ def pack(
     bounds = [i * len(segments) // optimizer_steps for i in range(optimizer_steps + 1)]
     local = [s.is_local for s in scored]
     steps = [
-        _optimizer_batch(segments[start:end], local[start:end], max_batch_tokens, keep_zero=keep_zero)
+        _optimizer_batch(
+            segments[start:end], local[start:end], max_batch_tokens, keep_zero=keep_zero, share_prompts=share_prompts
+        )
         for start, end in pairwise(bounds)
     ]
     return steps if dist is None or not dist.equal_micro_batches else _pad(steps, segments, dist)
@@ -146,7 +151,9 @@ def _untrained_token(segment: Segment) -> Segment:
     return Segment(prompt=prompt, completions=(untrained,), advantages=(0.0,))
 
 
-def pack_segments(segments: Sequence[Segment], *, max_batch_tokens: int) -> tuple[Batch, ...]:
+def pack_segments(
+    segments: Sequence[Segment], *, max_batch_tokens: int, share_prompts: bool = True
+) -> tuple[Batch, ...]:
     """Pack segments into as few micro-batches as first-fit by falling size finds.
 
     A segment that exceeds the budget is split over several micro-batches, its prompt repeated. The result depends
@@ -154,7 +161,9 @@ def pack_segments(segments: Sequence[Segment], *, max_batch_tokens: int) -> tupl
 
     Args:
         segments: What to pack; the order breaks ties.
-        max_batch_tokens: Packed tokens per micro-batch, at least 1.
+        max_batch_tokens: Tokens per micro-batch, at least 1.
+        share_prompts: Whether a prompt counts once for its completions; else each completion is a row of its prompt
+            and itself, padded to the longest row of the micro-batch.
 
     Returns:
         Micro-batches in the order of their first segment.
@@ -162,19 +171,40 @@ def pack_segments(segments: Sequence[Segment], *, max_batch_tokens: int) -> tupl
     Warns:
         UserWarning: One completion and its prompt alone exceed the budget; it gets a micro-batch of its own.
     """
-    pieces = [piece for segment in segments for piece in _split(segment, max_batch_tokens)]
-    sizes = [_tokens(piece) for piece in pieces]
-    if any(size > max_batch_tokens for size in sizes):
+    if any(_length(s.prompt) + _length(c) > max_batch_tokens for s in segments for c in s.completions):
         # No sizes in the text: Python shows one text once, and this is one fact about the run.
         message = explain(
             "A prompt with one completion is longer than a micro-batch may be; it is computed alone",
             where="train.max_batch_tokens",
-            expected=f"at most {max_batch_tokens} packed tokens",
+            expected=f"at most {max_batch_tokens} tokens",
             fix="Raise train.max_batch_tokens if memory allows, or shorten prompts, pictures or completions.",
         )
         warnings.warn(message, stacklevel=3)
-    bins = _first_fit(sizes, max_batch_tokens)
+    if not share_prompts:
+        return _pack_rows(segments, max_batch_tokens)
+    pieces = [piece for segment in segments for piece in _split(segment, max_batch_tokens)]
+    bins = _first_fit([_tokens(piece) for piece in pieces], max_batch_tokens)
     return tuple(Batch(segments=tuple(pieces[i] for i in members)) for members in bins)
+
+
+def _pack_rows(segments: Sequence[Segment], max_batch_tokens: int) -> tuple[Batch, ...]:
+    """Fill micro-batches with rows of one prompt and completion each, the longest first: so padding is small."""
+    sizes = {
+        (i, j): _length(segment.prompt) + _length(completion)
+        for i, segment in enumerate(segments)
+        for j, completion in enumerate(segment.completions)
+    }
+    bins: list[list[tuple[int, int]]] = []
+    for row in sorted(sizes, key=lambda row: (-sizes[row], row)):
+        if bins and (len(bins[-1]) + 1) * sizes[bins[-1][0]] <= max_batch_tokens:
+            bins[-1].append(row)
+        else:
+            bins.append([row])
+    batches = []
+    for rows in sorted(sorted(rows) for rows in bins):
+        members = {i: [j for other, j in rows if other == i] for i, _ in rows}
+        batches.append(Batch(segments=tuple(_choose(segments[i], chosen) for i, chosen in members.items())))
+    return tuple(batches)
 
 
 def sample_names(batch: Batch, limit: int = 8) -> str:
@@ -198,23 +228,24 @@ def _untrained(completion: Completion) -> Completion:
 
 
 def _optimizer_batch(
-    segments: Sequence[Segment], local: Sequence[bool], max_batch_tokens: int, *, keep_zero: bool
+    segments: Sequence[Segment],
+    local: Sequence[bool],
+    max_batch_tokens: int,
+    *,
+    keep_zero: bool,
+    share_prompts: bool,
 ) -> OptimizerBatch:
     """Count every trained token, then pack what has a gradient and is learned from here."""
     trained = [_without_untrained(s) for s in segments]
     moves = [bool(s.completions) and (keep_zero or _has_advantage(s)) for s in trained]
     here = [s for s, moving, is_local in zip(trained, moves, local, strict=True) if moving and is_local]
     return OptimizerBatch(
-        batches=pack_segments(here, max_batch_tokens=max_batch_tokens),
+        batches=pack_segments(here, max_batch_tokens=max_batch_tokens, share_prompts=share_prompts),
         num_tokens=sum(int(c.loss_mask.sum()) for s in trained for c in s.completions),
         num_sequences=sum(len(s.completions) for s in trained),
         num_skipped_groups=len(segments) - sum(moves),
         learns=any(moves),
     )
-
-
-def _has_advantage(segment: Segment) -> bool:
-    return any(bool((torch.as_tensor(advantage) != 0).any()) for advantage in segment.advantages)
 
 
 def _has_advantage(segment: Segment) -> bool:

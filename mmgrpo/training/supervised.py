@@ -95,7 +95,7 @@ def imitate(
     """
     start = time.perf_counter()
     segments = [target_segment(prompt, token_ids) for prompt, token_ids in rows]
-    batches = pack_segments(segments, max_batch_tokens=max_batch_tokens)
+    batches = pack_segments(segments, max_batch_tokens=max_batch_tokens, share_prompts=policy.layout == "packed")
     total = sum(optimizer.dist.all_gather(sum(len(token_ids) for _, token_ids in rows)))
     rate = optimizer.learning_rate
     losses, norm = optimizer.run_step(

@@ -72,6 +72,8 @@ class FakePolicy(nn.Module):
         taken.register_hook(lambda grad: grad * float("inf"))
         return taken
 
+    layout = "packed"
+
     def trainable(self):
         return [(n, p) for n, p in self.named_parameters() if p.requires_grad]
 

@@ -13,6 +13,7 @@ deepstack features to the first layers.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import groupby
@@ -23,6 +24,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from mmgrpo.errors import explain
 from mmgrpo.policy.families.common import embed_prompts, set_pixel_limits
 from mmgrpo.policy.families.spec import EncodedPrompt, FamilySpec, Join, Layout, PlacedPrompt
 from mmgrpo.policy.families.tiny.qwen import tiny_qwen2_5_vl, tiny_qwen2_vl, tiny_qwen3_5, tiny_qwen3_vl
@@ -170,8 +172,28 @@ def _compute_mrope(base: Any, types: tuple[int, ...], grids: tuple[Any, Any], se
     base.rope_deltas = None
     positions = counted[:, 0]
     if seconds is not None:
-        positions = scale_video_times(positions, types, seconds, base.config.vision_config.tokens_per_second)
+        per_second = base.config.vision_config.tokens_per_second
+        positions = scale_video_times(positions, types, seconds, per_second)
+        _warn_of_shared_times(grids[1], seconds, per_second)
     return resume_after_videos(positions, types)
+
+
+def _warn_of_shared_times(grids: Any, seconds: Sequence[float], per_second: float) -> None:
+    """Tell of frames that one whole position stands for: the model cannot tell when they happen."""
+    for grid, pace in zip(grids or (), seconds, strict=False):
+        times = {int(step * per_second * pace) for step in range(grid[0])}
+        if len(times) < grid[0]:
+            warnings.warn(
+                explain(
+                    "Frames of a video share a time position: their order is lost to the model",
+                    where=f"vision_config.tokens_per_second: {per_second:g}",
+                    expected=f"at least {1 / per_second:g} s from one pair of frames to the next",
+                    got=f"{pace:g} s; {grid[0]} pairs have {len(times)} positions",
+                    fix=f"Set data.video.fps to {2 * per_second:g} or less.",
+                ),
+                stacklevel=2,
+            )
+            return
 
 
 def _row_positions(model: Any, prompt: Prompt, length: int) -> Int[Tensor, "3 1 L"] | None:
