@@ -147,6 +147,10 @@ class Scorer(Protocol):
         """
         ...
 
+    def metrics(self) -> Mapping[str, float | Metric]:
+        """Measurements of the last call, by logged name."""
+        ...
+
 
 @runtime_checkable
 class Advantages(Protocol):

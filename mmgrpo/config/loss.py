@@ -17,6 +17,10 @@ def _built_in_advantages(loss: Any) -> bool:
     return loss.advantages_fn is None
 
 
+def _has_kl(loss: Any) -> bool:
+    return loss.beta > 0
+
+
 def _own_loss(loss: Any) -> bool:
     return loss.fn is not None
 
@@ -51,6 +55,8 @@ class Loss(Section):
     """Upper bound of the ratio for negative advantages (two-sided clipping); must exceed 1 + epsilon_high."""
     beta: Float = Field(default=0.0, ge=0)
     """Weight of the KL term to the reference; 0 loads no reference."""
+    use_bias_correction_kl: Annotated[bool, OnlyWith("beta above 0", _has_kl)] = False
+    """Multiply the KL estimate of each token by its importance ratio (as DeepSeek-V3.2, and TRL by default)."""
     scale_rewards: Annotated[
         Literal["group", "batch", "none"], OnlyWith("advantages_fn: null", _built_in_advantages)
     ] = "group"

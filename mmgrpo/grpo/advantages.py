@@ -251,7 +251,7 @@ class RewardStatistics:
     """Share of groups (0 to 1) whose rewards are all equal, or fewer than two: their advantages are all 0."""
 
     def metrics(self) -> dict[str, float]:
-        """Name the figures as they are logged: ``reward_std`` is ``group_std``, as in TRL."""
+        """Name the figures as they are logged: ``reward_std`` is ``group_std``; TRL's is ``batch_std``."""
         return {
             "reward": self.mean,
             "reward_std": self.group_std,

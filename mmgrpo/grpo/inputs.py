@@ -54,6 +54,11 @@ class LossSettings(Protocol):
         ...
 
     @property
+    def use_bias_correction_kl(self) -> bool:
+        """Multiply the KL estimate by the importance ratio."""
+        ...
+
+    @property
     def importance_sampling_level(self) -> Level:
         """token: each token has its ratio. sequence: one ratio per completion (GSPO)."""
         ...

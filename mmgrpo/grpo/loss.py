@@ -150,22 +150,27 @@ def clip(inputs: TokenInputs, settings: LossSettings) -> TokenLoss:
         INTELLECT-2, arXiv:2505.07291, "Two-sided GRPO clipping" (delta); GSPO, arXiv:2507.18071, section 4 (sequence).
     """
     low, high, delta = log_bounds(settings)
-    log_ratio, per_sequence = inputs.log_ratio, settings.importance_sampling_level == "sequence"
-    if per_sequence:
-        # zeros outside the mask again: the ratio of a whole completion may overflow there
-        log_ratio = inputs.sequence_means(log_ratio)[inputs.sequence].masked_fill(~inputs.loss_mask, 0)
+    log_ratio = level_log_ratio(inputs, settings)
     negative = inputs.advantages < 0
     floor = torch.full_like(log_ratio, -torch.inf).masked_fill(negative, low)
     ceiling = torch.full_like(log_ratio, high).masked_fill(negative, delta)
     values = -log_ratio.clamp(floor, ceiling).exp() * inputs.advantages
     is_low = (log_ratio < low) & negative
     is_high = (log_ratio > high) & (inputs.advantages > 0)
-    if per_sequence:
+    if settings.importance_sampling_level == "sequence":
         return TokenLoss(values=values, ratios=_sequence_ratios(inputs, is_low, is_high))
     return TokenLoss(values=values, ratios=_token_ratios(inputs, is_low, is_high))
 
 
 clip.zero_without_advantage = True  # type: ignore[attr-defined]
+
+
+def level_log_ratio(inputs: TokenInputs, settings: LossSettings) -> Float[Tensor, "K"]:
+    """Give log w of each token: its own, or that of its completion, as ``importance_sampling_level`` says."""
+    if settings.importance_sampling_level == "token":
+        return inputs.log_ratio
+    # zeros outside the mask again: the ratio of a whole completion may overflow there
+    return inputs.sequence_means(inputs.log_ratio)[inputs.sequence].masked_fill(~inputs.loss_mask, 0)
 
 
 def log_bounds(settings: LossSettings) -> tuple[float, float, float]:
@@ -251,14 +256,23 @@ class _Guarded:
 
 
 def kl_term(inputs: TokenInputs, settings: LossSettings) -> tuple[float, Tensor] | None:
-    """Draw the policy towards the reference: beta times k3 of each token; None where beta is 0."""
+    """Draw the policy towards the reference: beta times k3 of each token; None where beta is 0.
+
+    With ``use_bias_correction_kl`` k3 is multiplied by the importance ratio, which makes it an unbiased estimate where
+    the policy has moved since the tokens were drawn.
+
+    Source: DeepSeekMath, arXiv:2402.03300, equation 4; DeepSeek-V3.2, arXiv:2512.02556 (correction).
+    """
     if settings.beta == 0:
         return None
     if inputs.ref_logprobs is None:
         raise ValueError(
             explain("beta is above 0 but there are no log-probs of a reference", expected="ref_logprobs", got="None")
         )
-    return settings.beta, kl_estimate(inputs.logprobs, inputs.ref_logprobs)
+    values = kl_estimate(inputs.logprobs, inputs.ref_logprobs)
+    if settings.use_bias_correction_kl:
+        values = values * level_log_ratio(inputs, settings).exp()
+    return settings.beta, values
 
 
 TERMS: Mapping[str, Term] = {"kl": kl_term}

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from mmgrpo.config.rewards import Reward
 from mmgrpo.errors import ConfigError, counted, explain
+from mmgrpo.metrics import Max, Metric, Sum
 from mmgrpo.reward.calling import check_columns
 from mmgrpo.reward.columns import Table, table
 from mmgrpo.reward.compose import Moments, combine, scale_group, scale_running
@@ -54,7 +55,7 @@ class RewardSum:
         self.names = tuple(term.name for term in terms)
         self.terms, self._loop = tuple(terms), loop or Loop()
         self._moments = {term.name: Moments() for term in terms if term.scale == "running"}
-        self._metrics: dict[str, float] = {}
+        self._metrics: dict[str, Metric] = {}
         self._columns: tuple[str, ...] = ()
         self._warned = False
         self.gather: Callable[[Float[Tensor, "S"]], list[Float[Tensor, "S"]]] = lambda values: [values]
@@ -167,7 +168,7 @@ class RewardSum:
             for group, (a, b) in zip(groups, rows.bounds, strict=True)
         ]
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, Metric]:
         """Numbers of the last call that values alone do not show.
 
         Returns:
@@ -221,8 +222,8 @@ class RewardSum:
         self._metrics = {}
         for term, s in zip(self.terms, scores, strict=True):
             name = f"rewards/{term.name}"
-            self._metrics[f"{name}/seconds"] = s.seconds
-            self._metrics[f"{name}/errors"] = float(len(s.skipped))
+            self._metrics[f"{name}/seconds"] = Max(s.seconds)
+            self._metrics[f"{name}/errors"] = Sum(float(len(s.skipped)))
             self._metrics |= s.logged
 
     def _warn_if_none_applies(self, totals: Float[Tensor, "S"], skipped: set[int], rows: Table) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from mmgrpo.config.rewards import Reward
 from mmgrpo.errors import ConfigError, RewardError, explain
+from mmgrpo.metrics import Mean
 from mmgrpo.reward.cache import ValueCache
 from mmgrpo.reward.calling import Values
 from mmgrpo.reward.columns import Table
@@ -36,8 +37,8 @@ class Scores:
     """Groups in which it failed."""
     seconds: float
     """Time spent on it (waited for, where it ran beside others)."""
-    logged: Mapping[str, float] = field(default_factory=dict[str, float])
-    """What it logged with ``log_metric``: the mean over its calls."""
+    logged: Mapping[str, Mean] = field(default_factory=dict[str, Mean])
+    """What it logged with ``log_metric``: the mean over its calls, each weighted by the completions it scored."""
     extra: Mapping[str, list[Any]] = field(default_factory=dict[str, "list[Any]"])
     """What it logged with ``log_extra``."""
 
@@ -173,15 +174,16 @@ def _pieces(rows: Table, wanted: Sequence[int], *, per_group: bool) -> list[list
     return [piece for piece in by_group if piece]
 
 
-def _journals(done: Sequence[Values]) -> tuple[dict[str, float], dict[str, list[Any]]]:
-    logged: dict[str, list[float]] = {}
+def _journals(done: Sequence[Values]) -> tuple[dict[str, Mean], dict[str, list[Any]]]:
+    logged: dict[str, Mean] = {}
     extra: dict[str, list[Any]] = {}
     for values in done:
         for name, number in values.journal.metrics.items():
-            logged.setdefault(name, []).append(number)
+            call = Mean(number, len(values.values))
+            logged[name] = logged[name].merge(call) if name in logged else call
         for name, column in values.journal.extra.items():
             extra.setdefault(name, []).extend(column)
-    return {name: sum(numbers) / len(numbers) for name, numbers in logged.items()}, extra
+    return logged, extra
 
 
 def make_term(given: str | Callable[..., Any], entry: Reward, *, base: Path, loop: Loop) -> Term:

@@ -46,10 +46,10 @@ def step_metrics(scored: Sequence[ScoredGroup], stats: UpdateStats, seconds: Map
 def reward_metrics(scored: Sequence[ScoredGroup]) -> dict[str, float]:
     """Totals and each reward's own mean and spread.
 
-    ``reward_std`` is the mean over groups of the standard deviation inside a group, as in TRL; that over the whole
-    batch is ``reward_batch_std``. A batch can spread while no group does, and then nothing is learned. Of each reward
-    ``…/group_std`` is the mean spread inside groups, and ``…/none_share`` the fraction of completions that it does not
-    apply to.
+    ``reward_std`` is the mean over groups of the standard deviation inside a group; that over the whole batch, which
+    TRL calls so, is ``reward_batch_std``. A batch can spread while no group does, and then nothing is learned. Of each
+    reward ``…/group_std`` is the mean spread inside groups, and ``…/none_share`` the fraction of completions
+    that it does not apply to.
     """
     totals = torch.cat([s.totals for s in scored])
     group = torch.repeat_interleave(torch.arange(len(scored)), torch.tensor([len(s.totals) for s in scored]))

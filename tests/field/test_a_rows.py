@@ -182,7 +182,7 @@ def test_a22_a_reward_that_never_moves_is_visible_step_by_step():
         [group] = scorer.score([pasted_group(["no tags"] * 4, answer=3)], step=step)
         assert group.rewards["count_accuracy"].tolist() == [0.0] * 4
         assert reward_metrics([group])["rewards/count_accuracy/group_std"] == 0.0
-        assert scorer.metrics()["parse_failure/count_accuracy"] == 1.0
+        assert scorer.metrics()["parse_failure/count_accuracy"].value == 1.0
 
 
 def test_a23_a_near_miss_earns_part_of_the_credit():

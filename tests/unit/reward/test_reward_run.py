@@ -78,7 +78,7 @@ def test_pictures_and_metrics_cross_the_process_border(scorer_of):
     picture = Decoded(kind="image", data=Image.new("RGB", (9, 3)))
     scorer = scorer_of({"of": "size", "workers": 1}, {"of": "prints", "workers": 1})
     assert totals(scorer.score([pasted_group(["a"], media=[picture])], step=4)) == [9.0]
-    assert scorer.metrics()["m"] == 4.0
+    assert scorer.metrics()["m"].value == 4.0
 
 
 @pytest.mark.parametrize("of", ["stuck", "stuck_in_c"])

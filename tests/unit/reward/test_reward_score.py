@@ -178,7 +178,7 @@ def test_skip_group_loses_only_the_bad_group(tmp_path):
     assert scored[0].totals.tolist() == [6.0, 6.0]
     assert scored[1].totals.isnan().all(), "the whole group is left out, not only this reward"
     assert scored[1].rewards["g"].tolist() == [5.0, 5.0]
-    assert scorer.metrics()["rewards/f/errors"] == 1.0
+    assert scorer.metrics()["rewards/f/errors"].value == 1.0
 
 
 def test_a_reward_that_fails_everywhere_stops_even_then(tmp_path):
@@ -203,8 +203,8 @@ def test_metrics_show_spread_inside_groups_and_what_rewards_log():
     assert figures["rewards/varied/group_std"] == pytest.approx(2**0.5 / 2)
     assert figures["rewards/cancels/group_std"] == 0.0
     assert figures["rewards/varied/none_share"] == 0.0
-    assert metrics["rewards/varied/seconds"] >= 0.0
-    assert metrics["mine/x"] == 3.0
+    assert metrics["rewards/varied/seconds"].value >= 0.0
+    assert metrics["mine/x"].value == 3.0
     assert [group.extra for group in scored] == [{"note": ["1", "22"]}, {"note": ["333", "4444"]}]
 
 

@@ -79,7 +79,7 @@ def test_trl_functions_and_callable_objects_run_unchanged(tmp_path):
     assert scores.names == ("accuracy_reward", "repetition_penalty_reward")
     assert group.rewards["accuracy_reward"].tolist() == [1.0, 0.0]
     assert group.rewards["repetition_penalty_reward"].tolist() == [20.0, 4.0]
-    assert scores.metrics()["trl_metric"] == 0.5
+    assert scores.metrics()["trl_metric"].value == 0.5
     assert group.extra == {"solution": ["3", "3"]}
 
 

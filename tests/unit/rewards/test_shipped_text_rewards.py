@@ -80,7 +80,7 @@ def test_maths_runs_in_a_worker_process_with_a_limit():
     [group] = scorer.score([pasted_group(TEXTS, answer="0.5")])
     scorer.close()
     assert group.totals.tolist() == [1.0, 0.0, 0.0, 0.0]
-    assert scorer.metrics()["math_accuracy/parse_failure"] == 0.25
+    assert scorer.metrics()["math_accuracy/parse_failure"].value == 0.25
 
 
 def test_the_graded_form_adds_its_four_parts():
