@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from mmgrpo.checks.ground_truths import ground_truth_faults
 from mmgrpo.config.data import Source, Template
 from mmgrpo.config.load import LoadedConfig, Overrides, resolve_config
 from mmgrpo.config.schema import Config
@@ -117,6 +118,9 @@ def check(
                 for stats in _looked(samples, total, build_prompt, outline, count):
                     found.add(stats)
                     advance({})
+    for key in ("data.train", "data.eval"):
+        if key in findings and sources[key].checkable():  # those made in code are right
+            _try_ground_truths(loaded, sources[key], findings[key])
     if "data.train" in findings:
         train = findings["data.train"]
         size = loaded.config.train.prompts_per_step
@@ -125,6 +129,15 @@ def check(
             if key == "data.eval":
                 found.compare(train, "data.train")
     return DataReport(findings=findings, needs=_needs(loaded.config, outline, findings))
+
+
+def _try_ground_truths(loaded: LoadedConfig, samples: AnySamples, found: Findings) -> None:
+    """Note the rows whose own ground truth does not earn the most with a reward of the run."""
+    readable = [row for row in range(found.rows) if row not in found.refused and row not in found.skipped]
+    found.truths = ground_truth_faults(
+        loaded.config.rewards, loaded.folder, samples, readable, [*samples.columns, "answer"]
+    )
+    found.where.update({row: samples.where(row) for row in found.truths})
 
 
 def _sources(loaded: LoadedConfig) -> dict[str, AnySamples]:

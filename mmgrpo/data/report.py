@@ -75,6 +75,8 @@ class Findings:
     """Contents of all media items."""
     control_tokens: dict[str, list[int]] = field(default_factory=dict)
     """Control tokens of the model in texts of rows, and those rows."""
+    truths: dict[int, str] = field(default_factory=dict)
+    """Rows whose own ground truth does not earn the most with a reward, and what it earns."""
     shared: dict[str, int] = field(default_factory=dict)
     """Rows, and media items, that training has too; empty: none were compared."""
     notes: list[str] = field(default_factory=list)
@@ -124,6 +126,7 @@ class Findings:
             "over_limit": self.over,
             "answers": dict(self.answers.most_common()),
             "control_tokens": {token: len(rows) for token, rows in sorted(self.control_tokens.items())},
+            "ground_truths": {str(row): fault for row, fault in sorted(self.truths.items())},
             "shared_with_training": self.shared,
             "notes": self.notes,
         }
@@ -206,6 +209,7 @@ def page(findings: Findings) -> str:
     lines += _labelled("answers", _answers(findings.answers))
     lines += _labelled("skipped", _grouped(findings.skipped, findings.where))
     lines += _labelled("refused", _grouped(findings.refused, findings.where))
+    lines += _labelled("truths", _grouped(findings.truths, findings.where))
     lines += _labelled("notes", [*map(printable_text, findings.notes), *_controls(findings)])
     return "\n".join(lines)
 

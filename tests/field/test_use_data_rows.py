@@ -104,6 +104,29 @@ def test_w06_an_empty_question_beside_an_image_is_refused(question: str, folder:
     assert found.refused == {1: "The prompt is empty"}
 
 
+@pytest.mark.parametrize(
+    ("fn", "good", "bad"),
+    [
+        ("clevr_counting.py:count_accuracy", "<answer> 3 </answer>", "many"),
+        ("clevr_counting.py:count_accuracy", "3", ""),
+        ("clevr_counting.py:soft_count", 4, "a few"),
+        ("exact.py:exact_answer", "a cat", " "),
+    ],
+)
+def test_w06_a_ground_truth_that_no_reward_can_read_is_listed(fn: str, good: Any, bad: Any, folder: Path):
+    rows = [{**GOOD, "solution": good}, {**GOOD, "solution": bad}, {**GOOD, "solution": good}]
+    config = {**MODEL, "data": {"train": {"path": str(jsonl(folder, rows))}}, "rewards": [{"fn": f"rewards/{fn}"}]}
+    report = check(resolve_config(None, base=config).config, threads=1)
+    assert set(report.findings["data.train"].truths) == {1}
+    assert "rows.jsonl:2" in report.text() and "ground truth" in report.text()
+    assert list(report.summary()["sources"]["data.train"]["ground_truths"]) == ["1"]
+
+
+def test_w06_good_ground_truths_of_many_kinds_are_not_listed(folder: Path):
+    rows = [{**GOOD, "solution": value} for value in ("<answer> 3 </answer>", "4", 5, 0)]
+    assert checked(jsonl(folder, rows)).findings["data.train"].truths == {}
+
+
 # W16
 
 
