@@ -48,7 +48,7 @@ def api(monkeypatch):
         return types.SimpleNamespace(summary=lambda: {"greedy": 0.5})
 
     module.train, module.evaluate = train, evaluate
-    module.merge = lambda run, out: out
+    module.merge = lambda run, out, **settings: out
     monkeypatch.setitem(sys.modules, "mmgrpo.api", module)
     monkeypatch.setattr(mmgrpo, "api", module, raising=False)
     return module
