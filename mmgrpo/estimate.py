@@ -195,11 +195,11 @@ def measure(name: str, dtype: torch.dtype) -> Speed:
 
 def _best(work: Any, device: torch.device) -> float:
     """Give the shortest of a few times, in seconds."""
-    found = []
+    seconds = []
     for _ in range(4):
         start = time.perf_counter()
         work()
         if device.type != "cpu":
             (torch.cuda if device.type == "cuda" else torch.mps).synchronize()
-        found.append(time.perf_counter() - start)
-    return min(found)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)

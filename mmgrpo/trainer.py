@@ -165,16 +165,16 @@ def collect(parts: Components, quota: Quota, step: int) -> list[ScoredGroup]:
 
 
 def evaluate(parts: Components, run: RunState) -> Evaluation:
-    """Evaluate the policy as it is now on the held-out rows, and write down what was found."""
+    """Evaluate the policy as it is now on the held-out rows, and write the results down."""
     assert parts.evaluator is not None  # intervals.evaluate is 0 without one
-    found = parts.evaluator.evaluate(run.step)
-    parts.logger.write_evaluation(found)
-    run.newest = found if run.step else None
-    return found
+    results = parts.evaluator.evaluate(run.step)
+    parts.logger.write_evaluation(results)
+    run.newest = results if run.step else None
+    return results
 
 
 def evaluate_before(parts: Components, run: RunState) -> None:
-    """Evaluate before the first step, or read what an earlier start of this run found then."""
+    """Evaluate before the first step, or read the results of an earlier start of this run."""
     if run.resumed_from is not None:
         run.before = parts.logger.read_evaluation(0)
     if run.before is None and run.step == 0 and run.intervals.at_start and not run.stop.reason:
@@ -184,7 +184,7 @@ def evaluate_before(parts: Components, run: RunState) -> None:
 
 
 def evaluate_after(parts: Components, run: RunState) -> None:
-    """Evaluate after the last step, which is saved already; a resumed run that had ended reads what it found."""
+    """Evaluate after the last step, which is saved already; a resumed run that had ended reads its results."""
     if parts.evaluator is None or run.stopped or run.step == 0:
         return
     run.after = run.newest = parts.logger.read_evaluation(run.step) if run.had_ended else None

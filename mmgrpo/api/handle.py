@@ -124,20 +124,20 @@ class Run:
             ConfigError: What is asked is none of these, or a number is out of its range.
             DataError: The row cannot be read.
         """
-        asked = self._asked(sample)
+        question = self._as_sample(sample)
         if temperature is None:
             temperature = 0.0 if count == 1 else self.assembly.config.rollout.temperature
         _require("count", count, int, least=1)
         _require("temperature", temperature, (int, float), least=0)
         sampling = replace(sampling_of(self.assembly.config.rollout), temperature=temperature, stream="generate")
-        group = self.assembly.engine.generate([self.assembly.build_prompt(asked)], [count], sampling)[0]
+        group = self.assembly.engine.generate([self.assembly.build_prompt(question)], [count], sampling)[0]
         if not details:
             return [c.text for c in group.completions]
         if isinstance(sample, str):
             return ScoredGroup(group=group, totals=torch.full((count,), torch.nan, dtype=torch.float64), rewards={})
         return self.assembly.rewards.score([group], step=self.steps, training=False)[0]
 
-    def _asked(self, sample: AnySample) -> Sample:
+    def _as_sample(self, sample: AnySample) -> Sample:
         if isinstance(sample, Sample):
             return sample
         if isinstance(sample, str):
@@ -154,9 +154,9 @@ class Run:
 
     def samples(self) -> AnySamples:
         """The run's held-out samples, or its training samples where it has none."""
-        found = self.assembly.train if self.assembly.eval is None else self.assembly.eval
-        assert found is not None
-        return found
+        samples = self.assembly.train if self.assembly.eval is None else self.assembly.eval
+        assert samples is not None
+        return samples
 
     def close(self) -> None:
         """End worker processes of rewards and the engine; needed only where they must go before the run does."""

@@ -68,10 +68,10 @@ def evaluate(
     if not isinstance(target, str | Path):
         expected = "a run folder, a model folder, a hub id, or tiny:FAMILY"
         raise ConfigError(explain("This cannot be evaluated", expected=expected, got=f"{target!r:.80}"))
-    found = _find(target, config)
+    source = _find(target, config)
     section, rewards = written(rewards)
-    loaded = _overridden(found, data, joined(overrides, section))
-    if found.folder is None and data is None and loaded.config.data.eval is None:
+    loaded = _overridden(source, data, joined(overrides, section))
+    if source.folder is None and data is None and loaded.config.data.eval is None:
         fix = "Correct the path of the run, or name rows: --data PATH."
         raise ConfigError(explain("This is no run folder, and a bare model has no rows", where=str(target), fix=fix))
     dist = open_strategy()
@@ -82,15 +82,15 @@ def evaluate(
     with quiet_bars():
         assembly = assemble(loaded, given, training=False, dist=dist)
     try:
-        assembly.start_engine(found.step)
+        assembly.start_engine(source.step)
         with progress:
             report = open_evaluator(assembly, progress=progress, limited=limit is None).evaluate(
-                found.step, limit=limit
+                source.step, limit=limit
             )
     finally:
         assembly.close()
     if dist.is_main_process:
-        _write(report, found, loaded, target, progress)
+        _write(report, source, loaded, target, progress)
     return report
 
 
@@ -120,27 +120,27 @@ def load(
         >>> run = load("runs/quickstart")                                            # doctest: +SKIP
         >>> run.generate(run.samples()[0], details=True).rewards                     # doctest: +SKIP
     """
-    found = _find(run, None)
-    if found.folder is None:
+    source = _find(run, None)
+    if source.folder is None:
         fix = "Name the folder that the run printed at its end."
         raise CheckpointError(
             explain("This is no run folder", where=str(run), expected="config.yaml, run.json", fix=fix)
         )
     section, python_rewards = written(rewards)
-    loaded = _overridden(found, None, joined(overrides, section))
+    loaded = _overridden(source, None, joined(overrides, section))
     if not loaded.config.rewards and python_rewards is None:
         python_rewards = [_rewards_are_missing]
     progress = Progress(show=loaded.config.observe.progress, console=console)
     with quiet_bars():
         assembly = assemble(loaded, UserInputs(rewards=python_rewards), training=False, needs_rows=False)
-    assembly.start_engine(found.step)
-    progress.say(f"{found.folder.path} as it was after step {found.step}")
+    assembly.start_engine(source.step)
+    progress.say(f"{source.folder.path} as it was after step {source.step}")
     return Run(
         assembly=assembly,
-        folder=found.folder,
-        before=read_evaluation(found.folder, name=evaluation_name(0)),
-        after=read_evaluation(found.folder, name=evaluation_name(found.step)) if found.step else None,
-        steps=found.step,
+        folder=source.folder,
+        before=read_evaluation(source.folder, name=evaluation_name(0)),
+        after=read_evaluation(source.folder, name=evaluation_name(source.step)) if source.step else None,
+        steps=source.step,
         seconds=0.0,
         stopped=None,
     )
@@ -156,10 +156,10 @@ def _rewards_are_missing(completions: list[str]) -> list[float]:
     )
 
 
-def _write(report: Report, found: _Found, loaded: LoadedConfig, target: str | Path, progress: Progress) -> None:
-    folder = found.folder or common_folder(loaded.config.train.output_dir, _short(target))
+def _write(report: Report, source: _Source, loaded: LoadedConfig, target: str | Path, progress: Progress) -> None:
+    folder = source.folder or common_folder(loaded.config.train.output_dir, _short(target))
     digest = report.settings["data_sha256"]
-    name = f"eval_{digest[:8]}_{evaluation_name(found.step)}"
+    name = f"eval_{digest[:8]}_{evaluation_name(source.step)}"
     name = free_name(folder, report, name=name)
     write_evaluation(folder, report, name=name)
     facts = {"model": loaded.config.model.name, "written to": str(folder.evaluations / f"{name}.json")}
@@ -192,7 +192,7 @@ def merge(run: str | Path, out: str | Path, *, dtype: str = "auto") -> Path:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
+class _Source:
     """What a target turned out to be."""
 
     loaded: LoadedConfig
@@ -203,7 +203,7 @@ class _Found:
     """Steps that the weights were trained for."""
 
 
-def _find(target: str | Path, config: str | Path | None) -> _Found:
+def _find(target: str | Path, config: str | Path | None) -> _Source:
     """Tell a run, or a checkpoint inside one, from a bare model."""
     path = Path(target).expanduser()
     inside = [path, *path.parents[:3]] if path.exists() else []
@@ -213,12 +213,12 @@ def _find(target: str | Path, config: str | Path | None) -> _Found:
         # nothing is trained, so a YAML's adapters have no meaning; and only a tiny model has sizes
         bare = {"name": str(target), "tune": "full", "lora": None}
         bare |= {} if str(target).startswith("tiny:") else {"sizes": None}
-        return _Found(loaded=resolve_config(config, base=base), model=bare, folder=None, step=0)
+        return _Source(loaded=resolve_config(config, base=base), model=bare, folder=None, step=0)
     folder = RunFolder(run.absolute())
     policy = find_policy_folder(path.absolute())
     settings = settings_of(policy).model_dump(include={"name", "tune", "lora", "sizes", "seed"})
     step = re.fullmatch(r"step-(\d+)", policy.parent.name)
-    return _Found(
+    return _Source(
         loaded=resolve_config(folder.config, folder=folder.base_folder()),
         model=settings | {"revision": None},
         folder=folder,
@@ -226,14 +226,14 @@ def _find(target: str | Path, config: str | Path | None) -> _Found:
     )
 
 
-def _overridden(found: _Found, data: Any, overrides: Overrides) -> LoadedConfig:
+def _overridden(source: _Source, data: Any, overrides: Overrides) -> LoadedConfig:
     """Lay weights, rows and overrides over the configuration, in this order."""
-    layers: Overrides = {"model": dict(found.model)}
+    layers: Overrides = {"model": dict(source.model)}
     if isinstance(data, str | Path):
         layers = {**layers, "data": _data_layer(data)}
     if overrides:
         layers = joined(layers, nested(overrides))
-    loaded = found.loaded
+    loaded = source.loaded
     return replace(loaded, config=resolve_config(loaded.config, layers, folder=loaded.folder).config)
 
 

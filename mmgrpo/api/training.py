@@ -215,8 +215,8 @@ class _Start:
         if isinstance(error, KeyboardInterrupt):
             error.run_folder = None if removed or newest is None else self.folder.path  # type: ignore[attr-defined]
         elif newest is not None:
-            told = f"The run has failed; {newest.name} is saved. When the cause is fixed, go on: "
-            self.progress.say(told + self._resume_command())
+            message = f"The run has failed; {newest.name} is saved. When the cause is fixed, go on: "
+            self.progress.say(message + self._resume_command())
 
     def _resume_command(self) -> str:
         if self.in_python:

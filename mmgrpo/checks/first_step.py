@@ -81,19 +81,19 @@ def check_first_step(
     Raises:
         TrainingError: One failed.
     """
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     if checks.engine_logprobs:
-        found |= check_engine(policy, list(groups)[:ENGINE_GROUPS], temperature=temperature)
-    telling = max(groups, key=_telling)
+        metrics |= check_engine(policy, list(groups)[:ENGINE_GROUPS], temperature=temperature)
+    most_informative = max(groups, key=_informative)
     if checks.packed_equals_plain:
         with without_dropout(policy.model):  # else the two passes would drop different numbers
-            found |= check_packed(policy, telling, temperature=temperature)
+            metrics |= check_packed(policy, most_informative, temperature=temperature)
     if checks.picture_swap:
-        found |= check_swap(policy, telling, encode, temperature=temperature)
-    return found
+        metrics |= check_swap(policy, most_informative, encode, temperature=temperature)
+    return metrics
 
 
-def _telling(group: Group) -> tuple[bool, int]:
+def _informative(group: Group) -> tuple[bool, int]:
     """Prefer a group with media, and of those the one with the most tokens after the first of each completion."""
     return bool(group.prompt.media), sum(len(c.token_ids) - 1 for c in group.completions)
 
@@ -151,11 +151,11 @@ def check_packed(policy: Policy, group: Group, *, temperature: float) -> dict[st
         group.completions, weights.split([len(c.token_ids) for c in group.completions]), strict=True
     ):
         row = plain_logprobs(policy.model, policy.family, group.prompt, completion, temperature=temperature)
-        found = torch.autograd.grad((row * part).sum(), list(watched.values()), allow_unused=True)
-        sums = [s if g is None else s + g for s, g in zip(sums, found, strict=True)]
+        gradients = torch.autograd.grad((row * part).sum(), list(watched.values()), allow_unused=True)
+        sums = [s if g is None else s + g for s, g in zip(sums, gradients, strict=True)]
         plain.append(row.detach())
     packs = policy.module.layout == "packed"
-    told = {
+    message = {
         "sample": group.prompt.sample,
         "what": f"The {'packed forward' if packs else 'forward in rows'} does not equal plain rows",
         "fix": "Set model.layout: rows and report this model; do not train on it packed."
@@ -163,11 +163,11 @@ def check_packed(policy: Policy, group: Group, *, temperature: float) -> dict[st
         else "Report this model.",
     }
     bounds = bounds_of(policy.dtype)
-    metrics = _require_close("packed_equals_plain", packed.detach() - torch.cat(plain), bounds, **told)
+    metrics = _require_close("packed_equals_plain", packed.detach() - torch.cat(plain), bounds, **message)
     for (name, parameter), g, s in zip(watched.items(), packed_gradient, sums, strict=True):
         error = _relative(torch.zeros_like(parameter) if g is None else g, s)
         metrics[f"checks/packed_equals_plain/gradient/{policy.family.part_of(bare_name(name))}"] = error
-        _require_gradient(name, error, bounds, **told)
+        _require_gradient(name, error, bounds, **message)
     return metrics
 
 
@@ -187,7 +187,7 @@ def _require_gradient(name: str, error: float, bounds: Bounds, *, sample: Sample
 def check_swap(
     policy: Policy, group: Group, encode: Callable[[Sample], Prompt], *, temperature: float
 ) -> dict[str, float]:
-    """Another medium of the same size must change the log-probs, or the policy does not see it.
+    """Another media item of the same size must change the log-probs, or the policy does not see it.
 
     Args:
         policy: The policy.
@@ -227,8 +227,8 @@ def check_swap(
     return {"checks/picture_swap/max": moved}
 
 
-def swapped(medium: Decoded) -> Media:
-    """Another medium of the same kind and size: coloured noise, the film backwards in false colours, other sound.
+def swapped(item: Decoded) -> Media:
+    """Another media item of the same kind and size: coloured noise, the video backwards in false colours, other sound.
 
     A picture in plain grey is nearly its own negative, so pictures are not inverted but replaced by noise.
     """
@@ -236,17 +236,17 @@ def swapped(medium: Decoded) -> Media:
     from PIL import Image
 
     random = np.random.default_rng(0)
-    data: Any = medium.data
-    if medium.kind == "image":
+    data: Any = item.data
+    if item.kind == "image":
         blocks = random.integers(0, 256, (8, 8, 3), dtype=np.uint8)
         data = Image.fromarray(blocks).resize(data.size, Image.Resampling.NEAREST)
-    elif medium.kind == "video":
+    elif item.kind == "video":
         noise = random.integers(0, 256, (len(data), 1, 1, 3), dtype=np.uint8)
         data = np.ascontiguousarray(data[::-1, ::-1] ^ noise)
     else:
         # quiet speech may be near silence: add noise of a fixed seed, at the loudness of speech
         data = (data[::-1] + 0.1 * random.standard_normal(len(data))).astype(np.float32)
-    return Media(kind=medium.kind, source=data, rate=medium.rate, name=f"another {medium.kind}")
+    return Media(kind=item.kind, source=data, rate=item.rate, name=f"another {item.kind}")
 
 
 def _require_close(

@@ -211,7 +211,7 @@ def ground_truth_text(answer: Any) -> str:
 
 
 def _in_order(parts: Sequence[Sequence[Value]]) -> list[Value]:
-    """Deal what the processes found back out, one of each in turn: the order of the rows."""
+    """Deal the rows of all ranks back out, one of each in turn: the order of the rows."""
     return [part[i] for i in range(max(map(len, parts), default=0)) for part in parts if i < len(part)]
 
 
@@ -220,8 +220,8 @@ def _digest(prompt: Prompt) -> str:
     digest = hashlib.sha256()
     sample = prompt.sample
     digest.update(repr((sample.id, str(sample.answer), prompt.text)).encode("utf-8", "surrogatepass"))
-    for medium in prompt.media:
-        data = medium.data
-        digest.update(repr((medium.kind, medium.rate, getattr(data, "size", None))).encode())
+    for item in prompt.media:
+        data = item.data
+        digest.update(repr((item.kind, item.rate, getattr(data, "size", None))).encode())
         digest.update(data.tobytes())
     return digest.hexdigest()

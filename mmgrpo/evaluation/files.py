@@ -104,5 +104,5 @@ def _row(row: dict[str, Any]) -> RowResult:
 def _score(score: dict[str, Any]) -> Score:
     values = {name: math.nan if value is None else value for name, value in score.items()}
     rewards = {name: math.nan if value is None else value for name, value in score["rewards"].items()}
-    by_answer = {answer: tuple(found) for answer, found in score["by_answer"].items()}
+    by_answer = {answer: tuple(pair) for answer, pair in score["by_answer"].items()}
     return Score(**values | {"rewards": rewards, "by_answer": by_answer})

@@ -82,11 +82,10 @@ class Report:
     def __repr__(self) -> str:
         """One line, for a notebook: every row would be pages."""
         score = self.first.score
-        found = ", ".join(f"{name} {result.score.accuracy:.3f}" for name, result in self.main.items())
+        accuracies = ", ".join(f"{name} {result.score.accuracy:.3f}" for name, result in self.main.items())
         format_rate = f"{score.format_rate:.3f}" if score.format_rate == score.format_rate else "-"
-        return (
-            f"<Report of step {self.step}, {counted(score.rows, 'row')}: accuracy {found}; format rate {format_rate}>"
-        )
+        rows = counted(score.rows, "row")
+        return f"<Report of step {self.step}, {rows}: accuracy {accuracies}; format rate {format_rate}>"
 
     @property
     def main(self) -> Mapping[str, Result]:
@@ -136,11 +135,11 @@ class Report:
 
     def metrics(self) -> dict[str, float]:
         """Values by logged name: ``eval/…`` and ``eval/sampled/…``, of a named suite ``eval/{suite}/…``."""
-        found: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         for suite, results in self.results.items():
             for decoding, result in results.items():
-                found |= _named(result.score, metric_prefix(suite, decoding))
-        return found
+                metrics |= _named(result.score, metric_prefix(suite, decoding))
+        return metrics
 
     def summary(self) -> dict[str, Any]:
         """JSON-ready totals and settings, without the rows; null where there is no number."""
@@ -148,7 +147,7 @@ class Report:
             suite: {decoding: _plain(asdict(score)) for decoding, score in scores.items()}
             for suite, scores in self.scores().items()
         }
-        further = {suite: found for suite, found in plain.items() if suite}
+        further = {suite: scores for suite, scores in plain.items() if suite}
         return {
             "step": self.step,
             **{decoding: plain.get("", {}).get(decoding) for decoding in ("greedy", "sampled")},
@@ -291,6 +290,6 @@ def check_metric(name: str, prefixes: Sequence[str], *, where: str) -> None:
 
 
 def _named(score: Score, prefix: str) -> dict[str, float]:
-    found = {name: read(score) for name, read in _TOTALS.items()}
-    found |= {f"rewards/{name}/mean": value for name, value in score.rewards.items()}
-    return {f"{prefix}{name}": value for name, value in found.items()}
+    metrics = {name: read(score) for name, read in _TOTALS.items()}
+    metrics |= {f"rewards/{name}/mean": value for name, value in score.rewards.items()}
+    return {f"{prefix}{name}": value for name, value in metrics.items()}

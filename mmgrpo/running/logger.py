@@ -39,7 +39,7 @@ from mmgrpo.types import ScoredGroup, UpdateStats
 _CHECKED = {
     "checks/engine_logprobs/max": "engine = trainer to {:.0e} nats",
     "checks/packed_equals_plain/max": "packed = plain rows to {:.0e} nats",
-    "checks/picture_swap/max": "another medium moves log-probs by {:.2g} nats",
+    "checks/picture_swap/max": "another media item moves log-probs by {:.2g} nats",
 }
 """What the checks of the first step measured, in words."""
 

@@ -76,12 +76,12 @@ class DynamicSampling(Quota):
         self._rollouts += 1
         self._note(more)
         self._equal += [group for group in more if not has_reward_signal(group)]
-        found = [*scored, *(group for group in more if has_reward_signal(group))]
-        missing = self.prompts - len(found)
-        self._kept = len(found)
+        kept_groups = [*scored, *(group for group in more if has_reward_signal(group))]
+        missing = self.prompts - len(kept_groups)
+        self._kept = len(kept_groups)
         if missing <= 0 or self._rollouts <= self.resamples:
-            return found
-        return sorted([*found, *self._equal[-missing:]], key=lambda one: one.group.prompt.draw_index)
+            return kept_groups
+        return sorted([*kept_groups, *self._equal[-missing:]], key=lambda one: one.group.prompt.draw_index)
 
     def metrics(self) -> dict[str, float]:
         """Give the rollouts of the step, the groups replaced, and the mean total of all that was sampled."""
