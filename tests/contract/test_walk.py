@@ -83,8 +83,8 @@ def page(files):
         [
             "# The walk of one sample",
             "",
-            f"From its row to its gradient a sample with an image enters {len(files)} files (local engine, a function as",
-            "reward). `tests/contract/test_walk.py` traces a real step and keeps this list.",
+            f"From its row to its gradient a sample with an image enters {len(files)} files (local engine, a function",
+            "as reward). `tests/contract/test_walk.py` traces a real step and keeps this list.",
             "",
             "| file | what it is for |",
             "|---|---|",
