@@ -1,4 +1,4 @@
-"""Rows of clips that come twice: with their frames in order, and with the same frames shuffled.
+"""Rows of videos that come twice: with their frames in order, and with the same frames shuffled.
 
 What T-GRPO compares (Video-R1, arXiv:2503.21776, section 3.1): a policy that does no better with frames in order does
 not look at time. The two stand behind one another, so that an order of rows can keep them in one step.
@@ -46,23 +46,23 @@ class ShuffledPairRows(Rows):
 
 
 def as_shuffled_pair(sample: Sample) -> Sample:
-    """Have the frames of a twin's clips shuffled when they are read.
+    """Have the frames of a twin's videos shuffled when they are read.
 
     Args:
         sample: Of a row of :class:`ShuffledPairRows`.
 
     Returns:
-        The sample; of a row without a clip both are the same, and belong to no pair.
+        The sample; of a row without a video both are the same, and belong to no pair.
     """
-    if not any(medium.kind == "video" for medium in sample.media):
+    if not any(item.kind == "video" for item in sample.media):
         return replace(sample, extras={**sample.extras, PAIR: None, SHUFFLED: False})
     if not sample.extras[SHUFFLED]:
         return sample
     media = tuple(
-        replace(medium, source=_shuffled(medium.source, f"{sample.extras[PAIR]} {number}"))
-        if medium.kind == "video"
-        else medium
-        for number, medium in enumerate(sample.media)
+        replace(item, source=_shuffled(item.source, f"{sample.extras[PAIR]} {number}"))
+        if item.kind == "video"
+        else item
+        for number, item in enumerate(sample.media)
     )
     name = sample.id if sample.id.endswith("-shuffled") else f"{sample.id}-shuffled"
     return replace(sample, id=name, media=media)

@@ -15,20 +15,15 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
-from mmgrpo.config.data import AudioLimits, Data, ImageLimits, MediaAdapter, VideoLimits
+from mmgrpo.config.data import Data, MediaAdapter
 from mmgrpo.errors import ConfigError, MediaError, explain
-from mmgrpo.media.audio import read_audio
-from mmgrpo.media.color import Color
-from mmgrpo.media.frames import ClipRules
-from mmgrpo.media.image import MAX_PIXELS_DECODED, read_image, verify_image
-from mmgrpo.media.shape import check_shape, fitted
-from mmgrpo.media.sources import load
-from mmgrpo.media.video import read_video
+from mmgrpo.media.audio import AudioAdapter, longest_audio, sampling_rate
+from mmgrpo.media.frames import VideoRules
+from mmgrpo.media.image import MAX_PIXELS_DECODED, Color, ImageAdapter
+from mmgrpo.media.video import VideoAdapter
 from mmgrpo.plugins import build_object, load_object, plugin_errors
 from mmgrpo.types import Decoded, Media, MediaKind
 
-RATE_HZ = 16_000
-"""Sampling rate of sounds where no processor says otherwise."""
 _KINDS = ("image", "audio", "video")
 
 
@@ -39,7 +34,7 @@ class Adapter(Protocol):
     """What it makes: ``image``, ``audio`` or ``video``."""
 
     def reads(self, media: Media) -> bool:
-        """Tell, without opening anything, whether this medium is for this adapter."""
+        """Tell, without opening anything, whether this media item is for this adapter."""
         ...
 
     def decode(self, media: Media) -> Decoded:
@@ -60,20 +55,20 @@ class Adapter(Protocol):
 
 
 class Adapters:
-    """All adapters of a run: the first that makes the kind and reads the medium is taken."""
+    """All adapters of a run: the first that makes the kind and reads the media item is taken."""
 
     def __init__(self, adapters: Sequence[Adapter]) -> None:
         """Keep ``adapters`` in the order in which they are asked."""
         self._adapters = tuple(adapters)
 
     def decode(self, media: Media) -> Decoded:
-        """Decode one medium.
+        """Decode one media item.
 
         Args:
             media: Kind and source.
 
         Returns:
-            The decoded medium, of the same kind and under the same name.
+            The decoded media item, of the same kind and under the same name.
 
         Raises:
             MediaError: It cannot be read; the message names it.
@@ -81,7 +76,7 @@ class Adapters:
         return self._of(media).decode(media)
 
     def verify(self, media: Media) -> None:
-        """Check that one medium can be read to its end.
+        """Check that one media item can be read to its end.
 
         Args:
             media: Kind and source.
@@ -104,95 +99,6 @@ class Adapters:
         )
 
 
-class ImageAdapter:
-    """Pictures, of any format that Pillow reads safely."""
-
-    kind: MediaKind = "image"
-
-    def __init__(
-        self,
-        limits: ImageLimits | None = None,
-        *,
-        background: Color = (255, 255, 255),
-        max_pixels_decoded: int = MAX_PIXELS_DECODED,
-    ) -> None:
-        """Take ``limits`` of shape, a colour for transparent pixels, and a size past which nothing is decoded."""
-        self._limits, self._background, self._largest = limits or ImageLimits(), background, max_pixels_decoded
-
-    def reads(self, media: Media) -> bool:
-        """Read every picture."""
-        return True
-
-    def decode(self, media: Media) -> Decoded:
-        """Decode one picture."""
-        name = media.name or "a picture"
-        image = read_image(
-            load(media.source, name=name),
-            name=name,
-            background=self._background,
-            max_pixels_decoded=self._largest,
-        )
-        image = fitted(image, self._limits, background=self._background, name=name)
-        return Decoded(kind="image", data=image, name=media.name)
-
-    def verify(self, media: Media) -> None:
-        """Check one picture."""
-        name = media.name or "a picture"
-        size = verify_image(load(media.source, name=name), name=name, max_pixels_decoded=self._largest)
-        if size is None:
-            self.decode(media)
-        else:
-            check_shape(*size, self._limits, name=name)
-
-
-class AudioAdapter:
-    """Sounds, mono and at one rate."""
-
-    kind: MediaKind = "audio"
-
-    def __init__(self, limits: AudioLimits | None = None, *, rate_hz: int = RATE_HZ) -> None:
-        """Take ``limits`` of length and the processor's rate."""
-        self._limits, self._rate = limits or AudioLimits(), rate_hz
-
-    def reads(self, media: Media) -> bool:
-        """Read every sound."""
-        return True
-
-    def decode(self, media: Media) -> Decoded:
-        """Decode one sound."""
-        name = media.name or "a sound"
-        samples = read_audio(media.source, name=name, rate=media.rate, rate_hz=self._rate, limits=self._limits)
-        return Decoded(kind="audio", data=samples, rate=float(self._rate), name=media.name)
-
-    def verify(self, media: Media) -> None:
-        """Check one sound; sounds are short, so this decodes it."""
-        self.decode(media)
-
-
-class VideoAdapter:
-    """Clips: files, animations, lists of frames, arrays."""
-
-    kind: MediaKind = "video"
-
-    def __init__(self, rules: ClipRules | None = None) -> None:
-        """Take the rules by which frames are chosen and sized."""
-        self._rules = rules or ClipRules(limits=VideoLimits())
-
-    def reads(self, media: Media) -> bool:
-        """Read every clip."""
-        return True
-
-    def decode(self, media: Media) -> Decoded:
-        """Decode one clip."""
-        name = media.name or "a clip"
-        clip = read_video(media.source, name=name, rate=media.rate, rules=self._rules)
-        return Decoded(kind="video", data=clip.frames, rate=clip.rate, times=clip.times, name=media.name)
-
-    def verify(self, media: Media) -> None:
-        """Check one clip: read the frames that a run would read."""
-        self.decode(media)
-
-
 def built_in(
     data: Data | None = None,
     *,
@@ -200,55 +106,25 @@ def built_in(
     background: Color | None = None,
     max_pixels_decoded: int = MAX_PIXELS_DECODED,
 ) -> list[Adapter]:
-    """Make the adapters of pictures, sounds and clips.
+    """Make the adapters of images, audio and videos.
 
     Args:
         data: The YAML's ``data`` section, for its limits.
         processor: The loaded processor, for its sampling rate and the sizes of its patches.
         background: Colour under transparent pixels; default: ``data.background``.
-        max_pixels_decoded: Larger pictures and frames are refused before decoding, in pixels.
+        max_pixels_decoded: Larger images and frames are refused before decoding, in pixels.
 
     Returns:
         One adapter per kind.
     """
     data = data or Data()
     red, green, blue = background or data.background
-    audio = data.audio.model_copy(update={"max_seconds": longest_sound(data.audio, processor)})
+    audio = data.audio.model_copy(update={"max_seconds": longest_audio(data.audio, processor)})
     return [
         ImageAdapter(data.image, background=(red, green, blue), max_pixels_decoded=max_pixels_decoded),
         AudioAdapter(audio, rate_hz=sampling_rate(processor)),
-        VideoAdapter(ClipRules.of(data.video, processor, background=(red, green, blue))),
+        VideoAdapter(VideoRules.of(data.video, processor, background=(red, green, blue))),
     ]
-
-
-def longest_sound(limits: AudioLimits, processor: Any) -> float | None:
-    """Find the longest sound that reaches the model whole, in seconds; feature extractors cut without a word.
-
-    Args:
-        limits: The YAML's.
-        processor: A loaded processor, or None.
-
-    Example:
-        >>> longest_sound(AudioLimits(max_seconds=10), None)
-        10.0
-    """
-    window = getattr(getattr(processor, "feature_extractor", None), "n_samples", None)
-    known = [limits.max_seconds, window and window / sampling_rate(processor)]
-    return min((seconds for seconds in known if seconds), default=None)
-
-
-def sampling_rate(processor: Any) -> int:
-    """Find the sampling rate that a processor takes, in Hz.
-
-    Args:
-        processor: A loaded processor, or None.
-
-    Example:
-        >>> sampling_rate(None)
-        16000
-    """
-    extractor = getattr(processor, "feature_extractor", None)
-    return int(getattr(extractor, "sampling_rate", None) or RATE_HZ)
 
 
 class GuardedAdapter:
@@ -288,11 +164,11 @@ class GuardedAdapter:
             return b""
 
     def reads(self, media: Media) -> bool:
-        """Ask the plug-in whether the medium is for it."""
+        """Ask the plug-in whether the media item is for it."""
         return bool(self._call(self._adapter.reads, media))
 
     def decode(self, media: Media) -> Decoded:
-        """Let the plug-in read the medium.
+        """Let the plug-in read the media item.
 
         Raises:
             MediaError: It failed, or made something else than it promised.
@@ -311,7 +187,7 @@ class GuardedAdapter:
         )
 
     def verify(self, media: Media) -> None:
-        """Let the plug-in check the medium; one without a way of its own decodes it.
+        """Let the plug-in check the media item; one without a way of its own decodes it.
 
         Raises:
             MediaError: It failed.

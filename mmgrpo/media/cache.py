@@ -43,7 +43,7 @@ class ContentCache:
         Args:
             max_bytes: Held in memory, in bytes; what was used longest ago goes first.
             folder: Files, one per value; None: none. Nothing in it is ever deleted.
-            plain: Types beside tensors, arrays, pictures and plain Python that may be written and read; a value
+            plain: Types beside tensors, arrays, images and plain Python that may be written and read; a value
                 that holds any other is kept in memory alone.
         """
         self._max_bytes, self._folder, self._plain = max_bytes, folder, tuple(plain)
@@ -51,7 +51,7 @@ class ContentCache:
         self._bytes = 0
         self._lock = threading.Lock()
         self._making: dict[str, Future[Any]] = {}
-        self._told = False
+        self._warned = False
         self.made = 0
         """Values made, not found."""
 
@@ -112,14 +112,14 @@ class ContentCache:
             write_value(self._folder / f"{key}.pt", value, plain=self._plain)
         except OSError as error:
             with self._lock:
-                told, self._told = self._told, True
+                told, self._warned = self._warned, True
             if not told:
                 what = "The media cache cannot be written; what is not in it is processed at each use"
                 fix = "Free space or give write permission there, or set another cache.folder."
                 warnings.warn(explain(what, where=str(self._folder), got=str(error), fix=fix), stacklevel=4)
 
     def _hold(self, key: str, value: Any) -> None:
-        size = size_of(value)
+        size = num_bytes(value)
         if size > self._max_bytes:
             return
         with self._lock:
@@ -131,24 +131,24 @@ class ContentCache:
                 self._bytes -= gone
 
 
-def size_of(value: Any) -> int:
-    """Count the bytes of the tensors, arrays, pictures and text in a value.
+def num_bytes(value: Any) -> int:
+    """Count the bytes of the tensors, arrays, images and text in a value.
 
     Args:
         value: Any.
 
     Example:
-        >>> size_of({"pixels": torch.zeros(2, 3), "text": "abc"})
+        >>> num_bytes({"pixels": torch.zeros(2, 3), "text": "abc"})
         27
     """
     if isinstance(value, torch.Tensor | np.ndarray):
         return int(value.nbytes)
     if isinstance(value, Decoded):
-        return size_of(value.data) + size_of(value.times)
+        return num_bytes(value.data) + num_bytes(value.times)
     if isinstance(value, Mapping):
-        return sum(size_of(inner) for inner in value.values())
+        return sum(num_bytes(inner) for inner in value.values())
     if isinstance(value, list | tuple):
-        return sum(size_of(inner) for inner in value)
+        return sum(num_bytes(inner) for inner in value)
     if isinstance(value, str | bytes):
         return len(value)
     if hasattr(value, "getbands"):
@@ -165,7 +165,7 @@ def write_value(path: Path, value: Any, *, plain: Sequence[type] = ()) -> bool:
 
     Args:
         path: The file; its folder is made.
-        value: Nested mappings, lists and tuples of tensors, arrays, pictures, decoded media and plain Python.
+        value: Nested mappings, lists and tuples of tensors, arrays, images, decoded media and plain Python.
         plain: Further types, of plain attributes, that may be written.
 
     Returns:
@@ -238,7 +238,7 @@ def _to_plain(value: Any, plain: tuple[type, ...]) -> Any:
     if type(value) in (list, tuple):
         return type(value)(_to_plain(inner, plain) for inner in value)
     if hasattr(value, "getbands"):
-        return _plain_picture(value)
+        return _plain_image(value)
     raise _OtherTypeError(type(value).__name__)
 
 
@@ -249,12 +249,12 @@ def _tensor_of(array: np.ndarray[Any, Any]) -> torch.Tensor:
         raise _OtherTypeError(str(array.dtype)) from error
 
 
-def _plain_picture(picture: Any) -> dict[str, Any]:
+def _plain_image(image: Any) -> dict[str, Any]:
     """Write pixels; a palette or a transparent colour is not among them."""
-    if "P" in picture.mode or "transparency" in picture.info:
-        raise _OtherTypeError(f"a picture of mode {picture.mode}")
-    pixels = torch.frombuffer(bytearray(picture.tobytes()) or bytearray(1), dtype=torch.uint8)
-    return {_MARK: "picture", "data": pixels, "mode": picture.mode, "size": list(picture.size)}
+    if "P" in image.mode or "transparency" in image.info:
+        raise _OtherTypeError(f"an image of mode {image.mode}")
+    pixels = torch.frombuffer(bytearray(image.tobytes()) or bytearray(1), dtype=torch.uint8)
+    return {_MARK: "image", "data": pixels, "mode": image.mode, "size": list(image.size)}
 
 
 def _from_plain(value: Any, plain: Mapping[str, type]) -> Any:
@@ -265,7 +265,7 @@ def _from_plain(value: Any, plain: Mapping[str, type]) -> Any:
     kind = value.get(_MARK)
     if kind == "array":
         return value["data"].numpy()
-    if kind == "picture":
+    if kind == "image":
         from PIL import Image
 
         return Image.frombytes(value["mode"], tuple(value["size"]), value["data"].numpy().tobytes())

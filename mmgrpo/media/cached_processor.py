@@ -23,7 +23,7 @@ import torch
 from PIL import Image
 
 from mmgrpo.media.adapters import Adapters
-from mmgrpo.media.image import held
+from mmgrpo.media.image import image_lock
 from mmgrpo.types import Decoded, Media
 
 PARTS: Mapping[str, str] = {"image_processor": "image", "video_processor": "video", "feature_extractor": "audio"}
@@ -32,26 +32,26 @@ _ARGUMENTS = ("images", "videos", "audio", "raw_speech")
 
 
 class _NoKeyError(Exception):
-    """A medium's content cannot be told without decoding it."""
+    """A media item's content cannot be told without decoding it."""
 
 
 _UNREADABLE = (
     _NoKeyError, OSError, TypeError, ValueError, LookupError, AttributeError, EOFError, SyntaxError, ArithmeticError,
     RuntimeError, MemoryError, struct.error, zlib.error, Image.DecompressionBombError, Image.DecompressionBombWarning,
 )  # fmt: skip
-"""What is raised where the content cannot be told: also by Pillow, of a damaged picture that it reads only now."""
+"""What is raised where the content cannot be told: also by Pillow, of a damaged image that it reads only now."""
 _MOST_PIXELS = 89_478_485
-"""Larger pictures are refused where they are decoded, and so are not read here; as Pillow warns about them."""
+"""Larger images are refused where they are decoded, and so are not read here; as Pillow warns about them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaCache:
-    """Where values are kept, and how the content of a medium is told."""
+    """Where values are kept, and how the content of a media item is told."""
 
     get: Callable[[str, Callable[[], Any]], Any]
     """Gives the value of a key, or makes it."""
     key: Callable[[Media], str | None]
-    """Names a medium's content and all that changes how it is decoded; None: it cannot be told."""
+    """Names a media item's content and all that changes how it is decoded; None: it cannot be told."""
     output: Callable[[dict[str, Any]], Any]
     """Makes what a part of a processor returns."""
 
@@ -79,21 +79,21 @@ class CachedAdapters(Adapters):
 
     def __init__(self, adapters: Adapters, memory: MediaCache, known: ContentIndex) -> None:
         """Stand before ``adapters``."""
-        self._inner, self._memory, self._known = adapters, memory, known
+        self._inner, self._memory, self._index = adapters, memory, known
 
     def decode(self, media: Media) -> Decoded:
-        """Decode one medium, or find it.
+        """Decode one media item, or find it.
 
         Args:
             media: Kind and source.
 
         Returns:
-            The decoded medium. Its array is the caller's own: a reward that draws on it changes no other.
+            The decoded media item. Its array is the caller's own: a reward that draws on it changes no other.
 
         Raises:
             MediaError: It cannot be read.
         """
-        with held(media.source):
+        with image_lock(media.source):
             key = self._memory.key(media)
         if key is None:
             return self._inner.decode(media)
@@ -101,16 +101,16 @@ class CachedAdapters(Adapters):
         if not _is_plain(found.data):  # a plug-in's own object: its parts may be shared, and it cannot be noted
             return replace(found, data=copy.deepcopy(found.data), name=media.name)
         own = replace(found, data=found.data.copy(), name=media.name)
-        self._known.note(own.data, key)
+        self._index.note(own.data, key)
         return own
 
     def verify(self, media: Media) -> None:
-        """Check that one medium can be read to its end, without remembering it."""
+        """Check that one media item can be read to its end, without remembering it."""
         self._inner.verify(media)
 
 
 def _is_plain(data: Any) -> bool:
-    """Tell whether decoded data are of the contract: an array, or a picture of Pillow."""
+    """Tell whether decoded data are of the contract: an array, or an image of Pillow."""
     return isinstance(data, np.ndarray) or hasattr(data, "getbands")
 
 
@@ -127,7 +127,7 @@ class CachedPart:
             one_by_one: Whether media processed alone and joined along the first axis are what they are together.
                 Several media that are not are one content, as are those that come as a nested list.
         """
-        self._part, self._memory, self._known, self._one_by_one = part, memory, known, one_by_one
+        self._part, self._memory, self._index, self._one_by_one = part, memory, known, one_by_one
         self._settings = f"{type(part).__qualname__} {part.to_json_string()}"
 
     def __getattr__(self, name: str) -> Any:
@@ -148,13 +148,13 @@ class CachedPart:
         if places is None:
             return self._part(*args, **kwargs)
         if self._one_by_one and isinstance(media, list) and len(media) > 1:
-            return self._memory.output(_joined([self._one(medium, settings, args, kwargs, named) for medium in media]))
-        return self._memory.output(self._found(media, places, settings, args, kwargs, named))
+            return self._memory.output(_joined([self._one(item, settings, args, kwargs, named) for item in media]))
+        return self._memory.output(self._processed(media, places, settings, args, kwargs, named))
 
-    def _one(self, medium: Any, settings: list[str], args: Any, kwargs: Any, named: str | None) -> dict[str, Any]:
-        return self._found([medium], [self._known.key(medium)], settings, args, kwargs, named)
+    def _one(self, item: Any, settings: list[str], args: Any, kwargs: Any, named: str | None) -> dict[str, Any]:
+        return self._processed([item], [self._index.key(item)], settings, args, kwargs, named)
 
-    def _found(
+    def _processed(
         self, media: Any, places: Any, settings: list[str], args: Any, kwargs: Any, named: str | None
     ) -> dict[str, Any]:
         key = hashlib.sha256(json.dumps([settings, places]).encode()).hexdigest()
@@ -169,9 +169,9 @@ class CachedPart:
     def _content(self, media: Any) -> Any:
         """Write the content of nested media in their nesting; None: one is not known."""
         if isinstance(media, list | tuple):
-            places = [self._content(medium) for medium in media]
+            places = [self._content(item) for item in media]
             return None if not places or any(place is None for place in places) else places
-        return None if media is None else self._known.key(media)
+        return None if media is None else self._index.key(media)
 
 
 def _joined(pieces: list[dict[str, Any]]) -> dict[str, Any]:
@@ -193,21 +193,21 @@ def cache_parts(processor: Any, memory: MediaCache, known: ContentIndex, *, one_
         one_by_one: Kinds of media (``image``) whose results may be joined.
     """
     kinds = set(one_by_one)
-    for name, part in parts_of(processor).items():
+    for name, part in media_parts(processor).items():
         setattr(processor, name, CachedPart(part, memory, known, one_by_one=PARTS[name] in kinds))
 
 
-def parts_of(processor: Any) -> Mapping[str, Any]:
+def media_parts(processor: Any) -> Mapping[str, Any]:
     """Give the parts of a processor that take media, by name."""
     found = {name: getattr(processor, name, None) for name in PARTS}
     return {name: part for name, part in found.items() if part is not None}
 
 
-def content_key(medium: Media, fingerprint: str, *, by_name: bool = False) -> str | None:
-    """Name what a decoded medium is made of.
+def content_key(item: Media, fingerprint: str, *, by_name: bool = False) -> str | None:
+    """Name what a decoded media item is made of.
 
     Args:
-        medium: Kind, source and rate.
+        item: Kind, source and rate.
         fingerprint: All settings that change how it is decoded.
         by_name: Whether its name counts, too: who decodes it may look at that.
 
@@ -219,10 +219,10 @@ def content_key(medium: Media, fingerprint: str, *, by_name: bool = False) -> st
         >>> content_key(a, "x") == content_key(b, "x"), content_key(a, "x") == content_key(a, "y")
         (True, False)
     """
-    facts = (medium.kind, medium.rate, medium.name if by_name else None)
+    facts = (item.kind, item.rate, item.name if by_name else None)
     digest = hashlib.sha256(fingerprint.encode())
     try:
-        digest.update(repr(facts).encode("utf-8", "surrogatepass") + _source(medium.source))
+        digest.update(repr(facts).encode("utf-8", "surrogatepass") + _source(item.source))
     except _UNREADABLE:
         return None
     return digest.hexdigest()
@@ -248,7 +248,7 @@ def _source(source: Any) -> bytes:
     if source is None or isinstance(source, int | float):
         return _hashed(type(source).__name__, repr(source).encode())
     if isinstance(source, Image.Image):
-        return _picture(source)
+        return _image(source)
     raise _NoKeyError
 
 
@@ -269,14 +269,14 @@ def _text(source: str) -> bytes:
     return _file(Path(source))
 
 
-def _picture(image: Image.Image) -> bytes:
-    """Hash a picture's pixels, and what else decides how they are seen: palette, transparency, orientation."""
+def _image(image: Image.Image) -> bytes:
+    """Hash an image's pixels, and what else decides how they are seen: palette, transparency, orientation."""
     if image.width * image.height > _MOST_PIXELS or getattr(image, "n_frames", 1) != 1:
         raise _NoKeyError
     image.load()  # only then are the facts those of the pixels
     palette = None if image.palette is None else image.getpalette("RGBA")
     facts = (image.mode, image.size, palette, image.info.get("transparency"), sorted(image.getexif().items()))
-    return _hashed(f"picture {facts!r}", image.tobytes())
+    return _hashed(f"image {facts!r}", image.tobytes())
 
 
 def _hashed(kind: str, content: bytes) -> bytes:

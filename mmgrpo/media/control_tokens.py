@@ -38,8 +38,8 @@ def controls_in(messages: Sequence[Message], tokens: Collection[str]) -> tuple[s
         messages: The conversation, before its template.
         tokens: From :func:`control_tokens`.
     """
-    held = {token for text in _texts(messages) for token in tokens if token in text}
-    return tuple(sorted(held, key=lambda token: (-len(token), token)))
+    present = {token for text in _texts(messages) for token in tokens if token in text}
+    return tuple(sorted(present, key=lambda token: (-len(token), token)))
 
 
 def mark_controls(messages: Sequence[Message], controls: Sequence[str]) -> list[dict[str, Any]]:

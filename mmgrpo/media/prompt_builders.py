@@ -26,9 +26,9 @@ from mmgrpo.media.cached_processor import (
     MediaCache,
     cache_parts,
     content_key,
-    parts_of,
+    media_parts,
 )
-from mmgrpo.media.limits import set_clip_limits
+from mmgrpo.media.frames import set_video_limits
 from mmgrpo.media.prompts import PromptBuilder, PromptBuilderPool
 
 _READERS = ("transformers", "torch", "torchvision", "numpy", "pillow", "av", "soundfile", "torchaudio")
@@ -59,7 +59,7 @@ class PromptBuilders:
         Raises:
             ConfigError: A plug-in cannot be loaded, or the folder of the cache cannot be made.
         """
-        set_clip_limits(processor, config.data.video)
+        set_video_limits(processor, config.data.video)
         self._config, self._processor, self._family, self._base = config, processor, family, base
         self._plugins = load_adapters(config.data.adapters, base=base) if plugins is None else tuple(plugins)
         self.media_cache = open_media_cache(config, processor, base=base, plugins=self._plugins)
@@ -85,7 +85,7 @@ class PromptBuilders:
             chat_template_kwargs=config.rollout.chat_template_kwargs,
             max_prompt_tokens=config.data.max_prompt_tokens,
             adapters=adapters,
-            clip_sound=config.data.video.sound,
+            audio_tracks=config.data.video.sound,
         )
 
     def pool(self, threads: int) -> PromptBuilderPool:
@@ -152,7 +152,7 @@ def fingerprint(config: Config, processor: Any, plugins: Sequence[GuardedAdapter
     """
     data = config.data
     settings = {
-        "parts": {name: f"{type(part).__qualname__} {part}" for name, part in parts_of(processor).items()},
+        "parts": {name: f"{type(part).__qualname__} {part}" for name, part in media_parts(processor).items()},
         "limits": [getattr(data, name).model_dump() for name in ("image", "audio", "video")],
         "background": data.background,
         "adapters": [adapter.model_dump() for adapter in data.adapters],

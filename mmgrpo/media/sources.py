@@ -1,7 +1,8 @@
-"""Where a medium's bytes are: files, ``file://`` and ``data:`` addresses, base64, byte strings, dictionaries.
+"""Where a media item's bytes are: files, ``file://`` and ``data:`` addresses, base64, byte strings, dictionaries.
 
-Gives bytes, or the array or picture that was given. Decodes nothing, and reads nothing from the network. Which paths
+Gives bytes, or the array or image that was given. Decodes nothing, and reads nothing from the network. Which paths
 may be read was decided when the row became a sample.
+Containers are opened through PyAV, which is imported with the first.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from mmgrpo.addresses import address_form, decode_text, file_of
 from mmgrpo.errors import MediaError, explain, shorten
 
 
-def load(source: Any, *, name: str) -> Any:
-    """Read what a medium's source stands for.
+def load_source(source: Any, *, name: str) -> Any:
+    """Read what a media item's source stands for.
 
     Args:
-        source: A path, an address, base64, bytes, ``{"bytes", "path"}``, an array or a picture.
-        name: How messages call the medium.
+        source: A path, an address, base64, bytes, ``{"bytes", "path"}``, an array or an image.
+        name: How messages call the media item.
 
     Returns:
         Bytes for whatever holds encoded bytes; anything else as it was given. No file stays open.
@@ -29,28 +30,28 @@ def load(source: Any, *, name: str) -> Any:
         MediaError: Missing, unreadable, malformed, or on the network.
 
     Example:
-        >>> load("data:text/plain;base64,aGVsbG8=", name="a greeting")
+        >>> load_source("data:text/plain;base64,aGVsbG8=", name="a greeting")
         b'hello'
     """
-    found = find(source, name=name)
+    found = resolve_source(source, name=name)
     return _file(found, name) if isinstance(found, Path) else found
 
 
-def find(source: Any, *, name: str) -> Any:
-    """Find what a medium's source stands for, and leave files unread: clips may be larger than memory.
+def resolve_source(source: Any, *, name: str) -> Any:
+    """Find what a media item's source stands for, and leave files unread: videos may be larger than memory.
 
     Args:
-        source: As for :func:`load`.
-        name: How messages call the medium.
+        source: As for :func:`load_source`.
+        name: How messages call the media item.
 
     Returns:
-        A path, bytes, or the array or picture that was given.
+        A path, bytes, or the array or image that was given.
 
     Raises:
         MediaError: Malformed, or on the network.
 
     Example:
-        >>> find({"path": "a.mp4", "bytes": None}, name="a clip")
+        >>> resolve_source({"path": "a.mp4", "bytes": None}, name="a video")
         PosixPath('a.mp4')
     """
     if isinstance(source, bytes | bytearray | memoryview):
@@ -58,7 +59,7 @@ def find(source: Any, *, name: str) -> Any:
     if isinstance(source, io.BytesIO):
         return source.getvalue()
     if isinstance(source, Mapping):
-        return find(_held(source, name), name=name)
+        return resolve_source(_held(source, name), name=name)
     return _text(source, name) if isinstance(source, str) else source
 
 
@@ -68,7 +69,7 @@ def _held(source: Mapping[str, Any], name: str) -> Any:
             return source[key]
     raise MediaError(
         explain(
-            "A dictionary holds no medium",
+            "A dictionary holds no media item",
             where=name,
             expected='{"bytes": …} or {"path": …}',
             got=f"the keys {', '.join(map(str, source)) or '(none)'}",
@@ -101,7 +102,7 @@ def require_file(path: Path, *, name: str) -> Path:
 
     Args:
         path: The file.
-        name: How messages call the medium.
+        name: How messages call the media item.
 
     Returns:
         The path.
@@ -134,4 +135,51 @@ def _reading(path: Path, read: Callable[[], Any], name: str) -> Any:
     except (OSError, ValueError) as error:
         raise MediaError(
             explain("A media file cannot be read", where=name, got=f"{path.absolute()}: {error}")
+        ) from error
+
+
+_FAULTS = (
+    OSError, ValueError, RuntimeError, EOFError, MemoryError, OverflowError, TypeError, IndexError, AttributeError,
+    ArithmeticError, AssertionError,
+)  # fmt: skip
+
+
+def av_errors() -> tuple[type[BaseException], ...]:
+    """What PyAV raises on damaged files: errors of its own, and those of Python where a file has no such thing."""
+    try:
+        from av.error import FFmpegError
+    except ImportError:
+        return _FAULTS
+    return (*_FAULTS, FFmpegError)
+
+
+def open_container(source: bytes | Path, *, name: str, expected: str) -> Any:
+    """Open a video or audio file; close it again.
+
+    Args:
+        source: Encoded bytes, or a file.
+        name: How messages call the media item.
+        expected: What it should have been, for messages.
+
+    Returns:
+        PyAV's container.
+
+    Raises:
+        MediaError: PyAV is not installed, or cannot read it.
+    """
+    try:
+        import av
+    except ImportError as error:
+        fix = "Run: pip install 'mmgrpo[video]'"
+        raise MediaError(explain("Reading this needs PyAV", where=name, expected=expected, fix=fix)) from error
+    try:
+        return av.open(io.BytesIO(source) if isinstance(source, bytes) else str(source))
+    except av_errors() as error:
+        raise MediaError(
+            explain(
+                "This is not a media item that can be read",
+                where=name,
+                expected=f"an undamaged {expected}",
+                got=f"{type(error).__name__}: {error}",
+            )
         ) from error

@@ -17,7 +17,7 @@ from mmgrpo.config.data import Data, VideoLimits
 from mmgrpo.config.load import load_config
 from mmgrpo.errors import ConfigError, MediaError
 from mmgrpo.media.adapters import Adapters, built_in
-from mmgrpo.media.frames import ClipRules, choose
+from mmgrpo.media.frames import VideoRules, choose_frames
 from mmgrpo.types import Decoded, Media
 
 DATA = Path(os.environ.get("MMGRPO_FIELD_DATA", "../shared/data")).absolute()
@@ -116,7 +116,7 @@ def test_f05_limits_of_clips_that_cannot_be_are_refused_by_key(key: str, value: 
 
 
 def test_f05_an_odd_number_of_frames_is_rounded_to_what_the_encoder_merges():
-    rules = ClipRules(limits=VideoLimits(max_frames=1), frames_at_once=2)
-    assert len(choose([i / 10 for i in range(50)], 5.0, rules).targets) == 2
-    rules = ClipRules(limits=VideoLimits(max_frames=7), frames_at_once=2)
-    assert len(choose([i / 10 for i in range(50)], 5.0, rules).targets) == 6
+    rules = VideoRules(limits=VideoLimits(max_frames=1), frames_at_once=2)
+    assert len(choose_frames([i / 10 for i in range(50)], 5.0, rules).targets) == 2
+    rules = VideoRules(limits=VideoLimits(max_frames=7), frames_at_once=2)
+    assert len(choose_frames([i / 10 for i in range(50)], 5.0, rules).targets) == 6

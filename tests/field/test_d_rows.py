@@ -21,9 +21,9 @@ from mmgrpo.data.opening import check_media
 from mmgrpo.data.samples import Samples
 from mmgrpo.data.sources import open_rows, rows_from_python
 from mmgrpo.errors import MediaError
-from mmgrpo.media.decode import decode, verify
 from mmgrpo.types import Media, Prompt, Sample
 from tests.conftest import loader_of
+from tests.decoding import decode, verify
 
 DATA = Path(os.environ.get("MMGRPO_FIELD_DATA", "../shared/data")).absolute()
 ODD = DATA / "odd_images"

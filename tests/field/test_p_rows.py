@@ -46,7 +46,7 @@ def test_p01_a_prompt_is_never_cut_inside_a_picture(tiny):
     assert pictured > 150
     with pytest.raises(ProcessorError) as caught:
         PromptBuilder(processor, family=facts, max_prompt_tokens=64).build_prompt(counting(CLEVR))
-    assert f"prompt needs {len(whole.token_ids)} tokens, limit is 64, of which {pictured} are for the picture" in str(
+    assert f"prompt needs {len(whole.token_ids)} tokens, limit is 64, of which {pictured} are for the image" in str(
         caught.value
     )
     assert "row-0" in str(caught.value)

@@ -149,10 +149,10 @@ def test_p10_limits_are_saved_with_the_processor(tmp_path: Path):
 
 
 REFUSED = {
-    "broken.png": "not a picture that can be read",
-    "broken_data_stream.png": "A picture is damaged",
-    "truncated_end_chunk.png": "A picture is damaged",
-    "truncated_jpeg.jpg": "A picture is damaged",
+    "broken.png": "not an image that can be read",
+    "broken_data_stream.png": "An image is damaged",
+    "truncated_end_chunk.png": "An image is damaged",
+    "truncated_jpeg.jpg": "An image is damaged",
 }
 """Odd pictures that cannot be read, and the sentence that says so."""
 FRAMES = {"iss634.webp": 42, "multipage.tiff": 3, "apng_delay.png": 5, "apng_mode_16bit.png": 3, "dispose_bgnd.gif": 5}

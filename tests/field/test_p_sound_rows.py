@@ -16,11 +16,11 @@ from torch import from_numpy
 from torchaudio.functional import resample
 
 from mmgrpo.errors import ProcessorError
-from mmgrpo.media.decode import decode
 from mmgrpo.media.prompts import PromptBuilder
 from mmgrpo.policy.families.registry import family_of
 from mmgrpo.policy.families.spec import LoadedFamily
 from mmgrpo.types import Media, Sample
+from tests.decoding import decode
 
 DATA = Path(os.environ.get("MMGRPO_FIELD_DATA", "../shared/data")).absolute()
 AUDIO = DATA / "audio"

@@ -17,7 +17,7 @@ from mmgrpo.config.data import Columns, Template
 from mmgrpo.data.samples import Samples
 from mmgrpo.data.sources import rows_from_python
 from mmgrpo.errors import MediaError
-from mmgrpo.media.sources import load
+from mmgrpo.media.sources import load_source
 
 
 def noise_png(side: int = 100) -> bytes:
@@ -43,7 +43,7 @@ def test_r301_base64_with_a_stray_mark_is_refused_at_once_and_briefly(spoil, tmp
     assert len(message) < 1500
     assert "base64" in message
     with pytest.raises(MediaError):
-        load(text, name="an image")
+        load_source(text, name="an image")
 
 
 def test_r301_an_unknown_scheme_is_named_in_a_short_message(tmp_path: Path):

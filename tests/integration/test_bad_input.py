@@ -99,7 +99,7 @@ def test_a_prompt_that_is_too_long_is_told_with_its_sizes_and_never_cut(rows_fil
     code, told = tell(**changes)
     assert code == 2
     message = message_of(told)
-    assert "limit is 12, of which 4 are for the picture" in message
+    assert "limit is 12, of which 4 are for the image" in message
     assert "data.max_prompt_tokens" in message
 
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 from mmgrpo.config.data import Data, VideoLimits
 from mmgrpo.media.adapters import Adapters, built_in
-from mmgrpo.media.limits import set_clip_limits
+from mmgrpo.media.frames import set_video_limits
 from mmgrpo.media.prompts import PromptBuilder
 from mmgrpo.policy.model.plain import plain_logprobs
 from mmgrpo.rollout.local import LocalEngine
@@ -29,7 +29,7 @@ def encode():
 
     def build(policy, *media, sample_id="a"):
         data = Data(video=VideoLimits(fps=2.0, min_pixels=784, max_pixels=6272))
-        set_clip_limits(policy.processor, data.video)
+        set_video_limits(policy.processor, data.video)
         adapters = Adapters(built_in(data, processor=policy.processor))
         builder = PromptBuilder(policy.processor, family=policy.family_info, adapters=adapters)
         blocks = [*({"type": m.kind} for m in media), {"type": "text", "text": "How often does it blink?"}]

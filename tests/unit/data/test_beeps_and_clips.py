@@ -14,7 +14,7 @@ from mmgrpo.data.rows import Rows
 from mmgrpo.data.samples import Samples
 from mmgrpo.data.sources import open_rows
 from mmgrpo.errors import ConfigError
-from mmgrpo.media.decode import decode
+from tests.decoding import decode
 
 
 def beeps(**settings: Any) -> Rows:

@@ -18,7 +18,7 @@ import pytest
 import torch
 from PIL import Image
 
-from mmgrpo.media.cache import ContentCache, size_of
+from mmgrpo.media.cache import ContentCache, num_bytes
 from mmgrpo.media.cached_processor import content_key
 from mmgrpo.types import Decoded, Media
 
@@ -204,7 +204,7 @@ def test_each_of_several_threads_gets_its_own_error():
 
 
 def test_memory_never_holds_more_than_its_limit_and_forgets_the_oldest():
-    one = size_of(torch.ones(8))
+    one = num_bytes(torch.ones(8))
     cache = ContentCache(max_bytes=2 * one)
     for key in "abac":
         cache.get(key, lambda: torch.ones(8))

@@ -21,9 +21,9 @@ from mmgrpo.data.samples import Samples
 from mmgrpo.data.sources import open_rows, rows_from_python
 from mmgrpo.data.synthetic.scenes import scene_rows
 from mmgrpo.errors import DatasetError, MediaError, PromptTooLong
-from mmgrpo.media.decode import decode, verify
 from mmgrpo.types import Media, Prompt, Sample
 from tests.conftest import loader_of
+from tests.decoding import decode, verify
 
 
 def encode(sample: Sample, draw_index: int) -> Prompt:

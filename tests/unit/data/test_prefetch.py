@@ -17,9 +17,9 @@ from mmgrpo.data.prompt_loader import PromptLoader, prompt_batches
 from mmgrpo.data.samples import Samples
 from mmgrpo.data.sources import rows_from_python
 from mmgrpo.errors import MediaError, ProcessorError
-from mmgrpo.media.decode import decode
 from mmgrpo.types import Prompt, Sample
 from tests.conftest import loader_of
+from tests.decoding import decode
 
 with_and_without = pytest.mark.parametrize("threads", [0, 1, 3])
 

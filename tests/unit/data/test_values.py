@@ -18,8 +18,8 @@ from mmgrpo.data.formats.reading import list_media
 from mmgrpo.data.samples import Samples
 from mmgrpo.data.sources import open_rows, rows_from_python
 from mmgrpo.errors import DatasetError, MediaError
-from mmgrpo.media.decode import decode
 from mmgrpo.types import Sample
+from tests.decoding import decode
 
 SHIPPED = Path(__file__).parents[2] / "data_samples"
 THREE = SHIPPED / "media/three.png"
@@ -175,7 +175,7 @@ def test_bytes_in_memory_are_bytes():
 
 
 def test_an_open_file_is_refused_not_taken_for_a_tensor():
-    with THREE.open("rb") as file, pytest.raises(MediaError, match="not a picture"):
+    with THREE.open("rb") as file, pytest.raises(MediaError, match="not an image"):
         decode(one(image=file).media[0])
 
 

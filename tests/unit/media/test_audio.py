@@ -17,8 +17,10 @@ import torch
 
 from mmgrpo.config.data import AudioLimits
 from mmgrpo.errors import MediaError
-from mmgrpo.media.adapters import Adapters, AudioAdapter, longest_sound
-from mmgrpo.media.mix import as_channels, check_rate, resample, to_mono
+from mmgrpo.media.adapters import Adapters
+from mmgrpo.media.arrays import as_channels
+from mmgrpo.media.audio import AudioAdapter, longest_audio, resample, to_mono
+from mmgrpo.media.audio_files import check_rate
 from mmgrpo.types import Media
 
 
@@ -122,7 +124,7 @@ def test_either_axis_may_be_the_channels(shape: tuple[int, ...]):
 
 @pytest.mark.parametrize("shape", [(3, 3), (2, 40, 40), (40, 50), ()])
 def test_arrays_without_a_channel_axis_are_refused(shape: tuple[int, ...]):
-    with pytest.raises(MediaError, match="not a sound"):
+    with pytest.raises(MediaError, match="not audio"):
         as_channels(np.zeros(shape), name="x")
 
 
@@ -162,7 +164,7 @@ def test_long_sounds_are_refused_and_never_cut(tmp_path: Path):
     with pytest.raises(MediaError, match="too short"):
         read(tone(0.01), rate=16000)
     for nothing in (np.zeros((0,), np.float32), np.zeros((1, 0), np.float32)):
-        with pytest.raises(MediaError, match=r"too short|not a sound"):
+        with pytest.raises(MediaError, match=r"too short|not audio"):
             read(nothing, rate=16000, min_seconds=0)
 
 
@@ -173,10 +175,10 @@ def test_the_processors_window_limits_what_is_taken():
     class Processor:
         feature_extractor = Extractor()
 
-    assert longest_sound(AudioLimits(), Processor()) == 30
-    assert longest_sound(AudioLimits(max_seconds=45), Processor()) == 30
-    assert longest_sound(AudioLimits(max_seconds=5), Processor()) == 5
-    assert longest_sound(AudioLimits(), None) is None
+    assert longest_audio(AudioLimits(), Processor()) == 30
+    assert longest_audio(AudioLimits(max_seconds=45), Processor()) == 30
+    assert longest_audio(AudioLimits(max_seconds=5), Processor()) == 5
+    assert longest_audio(AudioLimits(), None) is None
 
 
 def test_cut_and_foreign_files_are_refused_by_name(tmp_path: Path):
@@ -189,7 +191,7 @@ def test_cut_and_foreign_files_are_refused_by_name(tmp_path: Path):
             read(junk)
     with pytest.raises(MediaError, match="does not exist"):
         read(tmp_path / "gone.wav")
-    with pytest.raises(MediaError, match="not a sound"):
+    with pytest.raises(MediaError, match="not audio"):
         read(5)
 
 
@@ -210,5 +212,5 @@ def test_strange_rates_are_rounded_before_they_fill_the_memory():
 def test_the_clips_sound_is_read_from_the_clip(make_clip: Any):
     heard = read(make_clip(sound=tone(1.0, hz=880)))
     assert abs(pitch(heard) - 880) < 8
-    with pytest.raises(MediaError, match="holds no sound"):
+    with pytest.raises(MediaError, match="holds no audio"):
         read(make_clip())

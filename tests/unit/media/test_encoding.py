@@ -12,9 +12,9 @@ import torch
 from PIL import Image
 
 from mmgrpo.errors import MediaError
-from mmgrpo.media.decode import decode
 from mmgrpo.media.serialize import serialize_media
 from mmgrpo.types import Media
+from tests.decoding import decode
 
 SHIPPED = Path(__file__).parents[2] / "data_samples/media"
 RANDOM = np.random.default_rng(0)

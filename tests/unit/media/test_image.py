@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 from PIL import Image, features
 
 from mmgrpo.errors import MediaError
-from mmgrpo.media.color import array_to_image, to_rgb
-from mmgrpo.media.decode import decode, verify
+from mmgrpo.media.arrays import array_to_image
+from mmgrpo.media.image import to_rgb
 from mmgrpo.types import Decoded, Media
+from tests.decoding import decode, verify
 
 
 def gradient(width: int = 40, height: int = 20) -> Image.Image:
@@ -266,7 +267,7 @@ def test_what_is_no_picture_is_refused(junk: bytes):
 def test_other_types_are_refused():
     with pytest.raises(MediaError, match="got: int"):
         read(3)
-    with pytest.raises(MediaError, match="no medium"):
+    with pytest.raises(MediaError, match="no media item"):
         read({"url": "x"})
     with pytest.raises(MediaError, match="No adapter reads this smell"):
         decode(Media(kind="smell", source="x.png", name="x"))

@@ -15,10 +15,9 @@ from PIL import Image
 from mmgrpo.config.data import Data, VideoLimits
 from mmgrpo.errors import MediaError, ProcessorError
 from mmgrpo.media.adapters import Adapters, built_in
-from mmgrpo.media.inputs import metadata_of, processor_inputs
-from mmgrpo.media.limits import counts_all_frames, set_clip_limits
-from mmgrpo.media.prompts import PromptBuilder
-from mmgrpo.media.sound import with_sound
+from mmgrpo.media.frames import counts_all_frames, set_video_limits, video_metadata
+from mmgrpo.media.prompts import PromptBuilder, processor_inputs
+from mmgrpo.media.video_files import with_audio_tracks
 from mmgrpo.policy.families.registry import family_of
 from mmgrpo.policy.families.spec import LoadedFamily
 from mmgrpo.types import Decoded, Media, Sample
@@ -37,7 +36,7 @@ def build():
         model, processor = record.tiny({}, 0)
         facts = LoadedFamily(spec=record, config=model.config)
         data = Data(video=VideoLimits(**{"min_pixels": 784, "max_pixels": 12544, **limits}))
-        set_clip_limits(processor, data.video)
+        set_video_limits(processor, data.video)
         builder = PromptBuilder(processor, family=facts, adapters=Adapters(built_in(data, processor=processor)))
         return builder, processor, facts
 
@@ -184,13 +183,13 @@ def test_a_family_without_clips_says_so(make_clip: Any):
 def test_a_template_that_forgets_a_medium_is_found(build: Any):
     builder, processor, _ = build("qwen2_5_vl")
     processor.chat_template = "{% for m in messages %}<|vision_start|><|image_pad|><|vision_end|>{% endfor %}"
-    with pytest.raises(ProcessorError, match=r"fewer image placeholders[\s\S]*writes a placeholder for every medium"):
+    with pytest.raises(ProcessorError, match=r"fewer image placeholders[\s\S]*a placeholder for every media item"):
         builder.build_prompt(ask(picture(), picture()))
 
 
 def test_metadata_tells_length_rate_and_times():
     film = Decoded(kind="video", data=np.zeros((4, 6, 8, 3), np.uint8), rate=4 / 13.06, times=(0.0, 3.1, 6.5, 9.9))
-    told = metadata_of(film)
+    told = video_metadata(film)
     assert len(told["frames_indices"]) / told["total_num_frames"] * told["fps"] == pytest.approx(4 / 13.06, rel=1e-6)
     assert [i / told["fps"] for i in told["frames_indices"]] == pytest.approx(film.times)
 
@@ -209,8 +208,8 @@ def test_clips_of_two_rates_need_a_processor_that_takes_them():
 def test_the_sound_follows_its_clip(make_clip: Any):
     loud = clip(make_clip(sound=np.sin(np.arange(16000) / 5).astype(np.float32)))
     quiet = clip(make_clip())
-    assert with_sound(ask(quiet, picture())).media == ask(quiet, picture()).media
-    heard = with_sound(ask(quiet, loud, picture()))
+    assert with_audio_tracks(ask(quiet, picture())).media == ask(quiet, picture()).media
+    heard = with_audio_tracks(ask(quiet, loud, picture()))
     assert [m.kind for m in heard.media] == ["video", "video", "audio", "image"]
     assert [b["type"] for b in heard.messages[0]["content"]] == ["video", "video", "audio", "image", "text"]
     assert heard.media[2].source is loud.source
@@ -245,10 +244,10 @@ def test_the_sound_of_a_clip_is_heard_on_request(make_clip: Any):
     model, processor = record.tiny({}, 0)
     facts = LoadedFamily(spec=record, config=model.config)
     data = Data(video=VideoLimits(min_pixels=784, max_pixels=784))
-    set_clip_limits(processor, data.video)
+    set_video_limits(processor, data.video)
     adapters = Adapters(built_in(data, processor=processor))
     film = clip(make_clip(sound=np.sin(np.arange(32000) / 5).astype(np.float32)))
-    builder = PromptBuilder(processor, family=facts, adapters=adapters, clip_sound=True)
+    builder = PromptBuilder(processor, family=facts, adapters=adapters, audio_tracks=True)
     heard = builder.build_prompt(ask(film))
     assert [m.kind for m in heard.media] == ["video", "audio"]
     assert torch.equal(builder.build_prompt(heard.sample).token_ids, heard.token_ids), "no sound is added twice"

@@ -12,8 +12,7 @@ from PIL import Image
 from mmgrpo.config.data import Data, ImageLimits
 from mmgrpo.errors import MediaError, ProcessorError, PromptTooLong
 from mmgrpo.media.adapters import Adapters, built_in
-from mmgrpo.media.prompts import PromptBuilder
-from mmgrpo.media.template import prefill_of
+from mmgrpo.media.prompts import PromptBuilder, prefill_of
 from mmgrpo.policy.families.registry import family_of
 from mmgrpo.policy.families.spec import LoadedFamily
 from mmgrpo.types import Media, Sample
@@ -111,7 +110,7 @@ def test_text_families_bring_a_tokenizer(tiny):
     prompt = PromptBuilder(tokenizer, family=facts).build_prompt(ask("How many?"))
     assert prompt.text.startswith("<|im_start|>user\nHow many?")
     assert tokenizer.decode(prompt.token_ids) == prompt.text
-    with pytest.raises(ProcessorError, match="does not read pictures"):
+    with pytest.raises(ProcessorError, match="does not read images"):
         PromptBuilder(tokenizer, family=facts).build_prompt(ask("?", picture()))
 
 
@@ -146,14 +145,14 @@ def test_too_long_prompts_are_refused_with_their_sizes_and_never_cut(builder):
     with pytest.raises(PromptTooLong) as caught:
         builder(max_prompt_tokens=64).build_prompt(sample)
     message = str(caught.value)
-    assert f"prompt needs {needs} tokens, limit is 64, of which 400 are for the picture" in message
+    assert f"prompt needs {needs} tokens, limit is 64, of which 400 are for the image" in message
     assert "row-3" in message
     exact = builder(max_prompt_tokens=needs).build_prompt(sample)
     assert torch.equal(exact.token_ids, whole.token_ids)
 
 
 def test_several_pictures_are_counted_together_in_the_refusal(builder):
-    with pytest.raises(ProcessorError, match="of which 8 are for the 2 pictures"):
+    with pytest.raises(ProcessorError, match="of which 8 are for the 2 images"):
         builder(max_prompt_tokens=10).build_prompt(ask("?", picture(), picture()))
 
 
@@ -204,7 +203,7 @@ def test_a_processor_that_drops_pictures_silently_is_caught(tiny):
         def __call__(self, text: list[str], images: list[Any], **kwargs: Any) -> Any:
             return processor(text=[text[0].replace("<|image_pad|>", "")], **kwargs)
 
-    with pytest.raises(ProcessorError, match="holds no token for its picture"):
+    with pytest.raises(ProcessorError, match="holds no token for its image"):
         PromptBuilder(Blind(), family=facts).build_prompt(ask("?", picture()))
 
 
@@ -269,13 +268,3 @@ def test_a_prefilled_tag_reaches_the_prompt(tiny):
         assert PromptBuilder(processor, family=facts).build_prompt(ask()).prefill == "<think>\n"
     finally:
         processor.chat_template = kept
-
-
-def test_decoding_leaves_out_the_tokens_that_end_a_turn(builder, tiny):
-    tokenizer = tiny[0].tokenizer
-    ids = tokenizer("<answer> 3 </answer>", add_special_tokens=False).input_ids
-    end, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
-    assert builder().decode(torch.tensor([*ids, end])) == "<answer> 3 </answer>"
-    assert builder().decode([*ids, end, pad]) == "<answer> 3 </answer>"
-    assert builder().decode([]) == ""
-    assert builder(end_token_ids=[ids[-1]]).decode(ids) != "<answer> 3 </answer>"

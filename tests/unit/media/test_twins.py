@@ -15,9 +15,9 @@ from mmgrpo.data.samples import Samples
 from mmgrpo.data.shuffled_pairs import ShuffledPairRows
 from mmgrpo.data.sources import open_rows, rows_from_python
 from mmgrpo.errors import MediaError
-from mmgrpo.media.decode import decode
 from mmgrpo.media.serialize import serialize_media
-from mmgrpo.media.sound import with_sound
+from mmgrpo.media.video_files import with_audio_tracks
+from tests.decoding import decode
 
 SHIPPED = Path(__file__).parents[2] / "data_samples"
 
@@ -88,7 +88,7 @@ def test_the_sound_of_a_twin_is_that_of_its_clip(make_clip: Any):
     wave = np.sin(np.arange(16000) / 5).astype(np.float32)
     rows = rows_from_python([{"video": make_clip(sound=wave), "problem": "?", "solution": "1"}])
     samples = Samples(ShuffledPairRows(rows), columns=Columns(), template=Template())
-    one, two = (with_sound(sample).media[1] for sample in samples)
+    one, two = (with_audio_tracks(sample).media[1] for sample in samples)
     assert np.array_equal(decode(one).data, decode(two).data)
 
 

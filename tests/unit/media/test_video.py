@@ -17,13 +17,14 @@ from PIL import Image
 
 from mmgrpo.config.data import VideoLimits
 from mmgrpo.errors import MediaError
-from mmgrpo.media.adapters import Adapters, VideoAdapter
-from mmgrpo.media.frames import ClipRules, choose, frame_size, shown_at
+from mmgrpo.media.adapters import Adapters
+from mmgrpo.media.frames import VideoRules, choose_frames, frame_size, shown_at
+from mmgrpo.media.video import VideoAdapter
 from mmgrpo.types import Decoded, Media
 
 
 def read(source: Any, *, rate: float | None = None, group: int = 1, factor: int = 1, **limits: Any) -> Decoded:
-    rules = ClipRules(limits=VideoLimits(**limits), frames_at_once=group, side_factor=factor)
+    rules = VideoRules(limits=VideoLimits(**limits), frames_at_once=group, side_factor=factor)
     clip = Adapters([VideoAdapter(rules)]).decode(Media(kind="video", source=source, rate=rate, name="the clip"))
     assert clip.data.dtype == np.uint8
     assert clip.data.ndim == 4
@@ -164,7 +165,7 @@ def test_frames_of_different_sizes_are_refused():
 @pytest.mark.parametrize("size", [(360, 640), (640, 360), (90, 2000), (30, 30), (1000, 1000)])
 @pytest.mark.parametrize("limits", [{"max_pixels": 50_000}, {"max_total_pixels": 400_000}, {"min_pixels": 60_000}])
 def test_sizes_keep_to_their_limits(size: tuple[int, int], limits: dict[str, int]):
-    rules = ClipRules(limits=VideoLimits(**limits), side_factor=28)
+    rules = VideoRules(limits=VideoLimits(**limits), side_factor=28)
     high, wide = frame_size(*size, 8, rules)
     cap = limits.get("max_pixels", limits.get("max_total_pixels", 8 * 602_112) // 8)
     rounded = max(28, round(size[0] / 28) * 28) * max(28, round(size[1] / 28) * 28)
@@ -255,6 +256,6 @@ def test_frames_too_large_or_too_narrow_are_refused_before_decoding():
 
 
 def test_every_frame_where_as_many_are_wanted():
-    rules = ClipRules(limits=VideoLimits(fps=4.0))
-    assert choose([0.0, 0.25, 0.5, 0.75], 1.0, rules).targets == (0.0, 0.25, 0.5, 0.75)
+    rules = VideoRules(limits=VideoLimits(fps=4.0))
+    assert choose_frames([0.0, 0.25, 0.5, 0.75], 1.0, rules).targets == (0.0, 0.25, 0.5, 0.75)
     assert shown_at([0.0, 0.25], [0.25 - 1e-9]) == [1]

@@ -11,9 +11,9 @@ import torch
 
 from mmgrpo.config.data import Data, VideoLimits
 from mmgrpo.media.adapters import Adapters, built_in
-from mmgrpo.media.limits import set_clip_limits
+from mmgrpo.media.frames import set_video_limits
 from mmgrpo.media.prompts import PromptBuilder
-from mmgrpo.media.sound import with_sound, woven_into
+from mmgrpo.media.video_files import audio_in_video_slots, with_audio_tracks
 from mmgrpo.policy.families.registry import family_of
 from mmgrpo.policy.families.spec import LoadedFamily
 from mmgrpo.policy.model.plain import plain_logprobs
@@ -41,9 +41,9 @@ def policy(tiny_policy: Any, request: Any) -> Policy:
 @pytest.fixture
 def builder(policy: Policy) -> PromptBuilder:
     data = Data(video=VideoLimits(fps=2.0, min_pixels=784, max_pixels=784))
-    set_clip_limits(policy.processor, data.video)
+    set_video_limits(policy.processor, data.video)
     adapters = Adapters(built_in(data, processor=policy.processor))
-    return PromptBuilder(policy.processor, family=policy.family_info, adapters=adapters, clip_sound=True)
+    return PromptBuilder(policy.processor, family=policy.family_info, adapters=adapters, audio_tracks=True)
 
 
 @pytest.fixture
@@ -130,11 +130,11 @@ def test_tokens_positions_and_logprobs_are_those_of_transformers(
 @weaves
 def test_where_the_sound_stands_matters(policy: Policy, builder: Any, film: Any, make_batch: Any):
     sample = ask(film(5.0, heard=5.0))
-    behind = builder.build_prompt(with_sound(sample))
-    woven = builder.build_prompt(sample)
+    behind = builder.build_prompt(with_audio_tracks(sample))
+    interleaved = builder.build_prompt(sample)
     assert [kind for kind, _ in runs(policy, behind.token_ids)] == ["video", "audio"]
-    assert sorted(woven.token_ids.tolist()) == sorted(behind.token_ids.tolist())
-    found = [policy.logprobs(make_batch([p], [[5]]), temperature=1.0).logprobs for p in (woven, behind)]
+    assert sorted(interleaved.token_ids.tolist()) == sorted(behind.token_ids.tolist())
+    found = [policy.logprobs(make_batch([p], [[5]]), temperature=1.0).logprobs for p in (interleaved, behind)]
     assert (found[0] - found[1]).abs().max() > 1e-4
 
 
@@ -146,7 +146,7 @@ def test_beside_a_silent_film_sounds_stand_behind_their_films(policy: Policy, bu
 @weaves
 def test_a_prompt_whose_media_were_swapped_keeps_its_layout(builder: Any, film: Any):
     prompt = builder.build_prompt(ask(film(3.0, heard=3.0)))
-    assert woven_into(prompt.sample) == [0]
+    assert audio_in_video_slots(prompt.sample) == [0]
     swapped = [Media(kind=m.kind, source=m.data[::-1].copy(), rate=m.rate, name=m.name) for m in prompt.media]
     other = builder.build_prompt(replace(prompt.sample, media=tuple(swapped)))
     assert torch.equal(other.token_ids, prompt.token_ids)

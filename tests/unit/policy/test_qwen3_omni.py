@@ -8,7 +8,7 @@ import torch
 
 from mmgrpo.config.data import Data, VideoLimits
 from mmgrpo.media.adapters import Adapters, built_in
-from mmgrpo.media.limits import set_clip_limits
+from mmgrpo.media.frames import set_video_limits
 from mmgrpo.media.prompts import PromptBuilder
 from mmgrpo.policy.model.plain import plain_logprobs
 from mmgrpo.rollout.local import LocalEngine
@@ -21,7 +21,7 @@ def encode():
 
     def build(policy):
         data = Data(video=VideoLimits(fps=3.0, min_pixels=1024, max_pixels=4096))
-        set_clip_limits(policy.processor, data.video)
+        set_video_limits(policy.processor, data.video)
         adapters = Adapters(built_in(data, processor=policy.processor))
         builder = PromptBuilder(policy.processor, family=policy.family_info, adapters=adapters)
         noise = np.random.default_rng(0).integers(0, 255, (12, 4, 4, 3), dtype=np.uint8)

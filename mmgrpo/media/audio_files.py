@@ -1,6 +1,6 @@
-"""Encoded sounds to samples: soundfile for wav, flac, ogg, opus and mp3, PyAV for everything else.
+"""Encoded audio to samples: soundfile for wav, flac, ogg, opus and mp3, PyAV for everything else.
 
-That is m4a, aac, and the sound of a clip. Neither library is imported before the first sound. A file that ends before
+That is m4a, aac, and the audio of a video. Neither library is imported before the first audio. A file that ends before
 its header says so is refused where the format tells (wav, flac); mp3 and ogg streams do not say how long they are.
 """
 
@@ -18,48 +18,50 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from mmgrpo.errors import MediaError, explain
-from mmgrpo.media.container import faults, open_container
-from mmgrpo.media.mix import MOST_CHANNELS, Samples, check_rate
+from mmgrpo.media.arrays import MOST_CHANNELS, AudioSamples
+from mmgrpo.media.sources import av_errors, open_container
 
 MAX_SECONDS_DECODED = 3600.0
-"""Longer sounds are refused whatever the limits: an hour at 48 kHz is 0.7 GB of samples."""
+"""Longer audio is refused whatever the limits: an hour at 48 kHz is 0.7 GB of samples."""
+RATES_HZ = (1_000, 384_000)
+"""Smallest and largest sampling rate that is believed."""
 _BLOCK = 1 << 18
 _UNKNOWN_SIZES = (0, 0x7FFFF000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wave:
-    """A sound as it was stored."""
+class Waveform:
+    """Audio as it was stored."""
 
-    samples: Samples
+    samples: AudioSamples
     """``[channels, n]``."""
     rate: int
     """Hz."""
 
 
-def read_sound_file(source: bytes | Path, *, name: str, max_seconds: float) -> Wave:
-    """Decode a sound file.
+def read_audio_file(source: bytes | Path, *, name: str, max_seconds: float) -> Waveform:
+    """Decode an audio file.
 
     Args:
         source: Encoded bytes, or a file.
-        name: How messages call the sound.
-        max_seconds: A longer sound is refused before it fills the memory.
+        name: How messages call the audio.
+        max_seconds: A longer audio is refused before it fills the memory.
 
     Returns:
         All of its samples.
 
     Raises:
-        MediaError: Not a sound, damaged, cut off or too long; or no library that reads it is installed.
+        MediaError: Not audio, damaged, cut off or too long; or no library that reads it is installed.
     """
     limit = min(max_seconds, MAX_SECONDS_DECODED)
     wave = _by_soundfile(source, name, limit)
     wave = wave or _by_av(source, name, limit)
     if wave.samples.shape[1] == 0:
-        raise MediaError(explain("A sound is empty", where=name))
+        raise MediaError(explain("Audio is empty", where=name))
     return wave
 
 
-def _by_soundfile(source: bytes | Path, name: str, limit: float) -> Wave | None:
+def _by_soundfile(source: bytes | Path, name: str, limit: float) -> Waveform | None:
     """Read with soundfile; None where it is not installed or does not know the format."""
     try:
         import soundfile
@@ -73,7 +75,7 @@ def _by_soundfile(source: bytes | Path, name: str, limit: float) -> Wave | None:
         with file:
             rate = check_rate(file.samplerate, name=name)
             if file.channels > MOST_CHANNELS:
-                raise MediaError(explain("A sound has too many channels", where=name, got=str(file.channels)))
+                raise MediaError(explain("Audio has too many channels", where=name, got=str(file.channels)))
             known = 0 < file.frames < 2**62
             if known:
                 check_seconds(file.frames / rate, limit, name=name)
@@ -84,10 +86,10 @@ def _by_soundfile(source: bytes | Path, name: str, limit: float) -> Wave | None:
             short = known and len(samples) < file.frames and file.format == "FLAC"
         if short or _wav_is_cut(raw):
             raise MediaError(_damaged(name, "it ends before its header says so"))
-    return Wave(samples=np.ascontiguousarray(samples.T), rate=rate)
+    return Waveform(samples=np.ascontiguousarray(samples.T), rate=rate)
 
 
-def _blocks(file: Any, rate: int, limit: float, name: str) -> Iterator[Samples]:
+def _blocks(file: Any, rate: int, limit: float, name: str) -> Iterator[AudioSamples]:
     total = 0
     while len(block := file.read(_BLOCK, dtype="float32", always_2d=True)):
         total += len(block)
@@ -95,42 +97,42 @@ def _blocks(file: Any, rate: int, limit: float, name: str) -> Iterator[Samples]:
         yield block
 
 
-def _by_av(source: bytes | Path, name: str, limit: float) -> Wave:
+def _by_av(source: bytes | Path, name: str, limit: float) -> Waveform:
     expected = "wav, flac, mp3, ogg, opus, m4a or aac file"
     with closing(open_container(source, name=name, expected=expected)) as container:
         try:
             return _first_track(container, name, limit)
         except MediaError:
             raise
-        except faults() as error:
+        except av_errors() as error:
             raise MediaError(_damaged(name, f"{type(error).__name__}: {error}")) from error
 
 
-def _first_track(container: Any, name: str, limit: float) -> Wave:
+def _first_track(container: Any, name: str, limit: float) -> Waveform:
     import av
 
     if not container.streams.audio:
-        raise MediaError(explain("A file holds no sound", where=name))
+        raise MediaError(explain("A file holds no audio", where=name))
     stream = container.streams.audio[0]
     rate = check_rate(stream.rate, name=name)
     planar = av.AudioResampler(format="fltp", layout=stream.layout, rate=rate)
-    parts: list[Samples] = []
+    parts: list[AudioSamples] = []
     total = 0
     for frame in chain(container.decode(stream), [None]):  # None: what the resampler still holds
         for part in planar.resample(frame):
             parts.append(part.to_ndarray())
             total += part.samples
             check_seconds(total / rate, limit, name=name)
-    return Wave(samples=np.concatenate(parts, axis=1) if parts else np.zeros((1, 0), np.float32), rate=rate)
+    return Waveform(samples=np.concatenate(parts, axis=1) if parts else np.zeros((1, 0), np.float32), rate=rate)
 
 
 def check_seconds(seconds: float, limit: float, *, name: str) -> None:
-    """Refuse a sound that is longer than ``limit`` seconds.
+    """Refuse audio that is longer than ``limit`` seconds.
 
     Args:
         seconds: How long it is, or how much of it was read so far.
         limit: In seconds.
-        name: How messages call the sound.
+        name: How messages call the audio.
 
     Raises:
         MediaError: It is longer.
@@ -138,11 +140,11 @@ def check_seconds(seconds: float, limit: float, *, name: str) -> None:
     if seconds > limit + 1e-6:
         raise MediaError(
             explain(
-                "A sound is too long",
+                "Audio is too long",
                 where=name,
                 expected=f"at most {limit:g} seconds",
                 got=f"{seconds:.2f} seconds or more",
-                fix="Cut the file, or raise data.audio.max_seconds as far as the model reads. Sounds are never cut.",
+                fix="Cut the file, or raise data.audio.max_seconds as far as the model reads. Audio is never cut.",
             )
         )
 
@@ -168,8 +170,36 @@ def _wav_is_cut(file: BinaryIO) -> bool:
 
 def _damaged(name: str, got: str) -> str:
     return explain(
-        "A sound is damaged",
+        "Audio is damaged",
         where=name,
         got=got,
         fix="Replace the file, or set data.on_bad_media: skip to leave such rows out.",
+    )
+
+
+def check_rate(rate: float | None, *, name: str) -> int:
+    """Check a sampling rate.
+
+    Args:
+        rate: In Hz; None: the source brought none.
+        name: How messages call the audio.
+
+    Returns:
+        The rate, to whole Hz.
+
+    Raises:
+        MediaError: There is none, or it cannot be right.
+    """
+    low, high = RATES_HZ
+    if rate is not None and low <= rate <= high:
+        return round(rate)
+    what = "Audio has no sampling rate" if rate is None else "A sampling rate cannot be right"
+    raise MediaError(
+        explain(
+            what,
+            where=name,
+            expected=f"{low:,} to {high:,} Hz",
+            got="" if rate is None else f"{rate:g} Hz",
+            fix='Give arrays as {"array": samples, "sampling_rate": hz}.' if rate is None else "",
+        )
     )

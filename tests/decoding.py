@@ -7,8 +7,7 @@ are for a single file, in a notebook or a test.
 from __future__ import annotations
 
 from mmgrpo.media.adapters import Adapters, built_in
-from mmgrpo.media.color import Color
-from mmgrpo.media.image import MAX_PIXELS_DECODED
+from mmgrpo.media.image import MAX_PIXELS_DECODED, Color
 from mmgrpo.types import Decoded, Media
 
 
