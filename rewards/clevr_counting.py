@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable, Collection
+from importlib.util import find_spec
 from typing import Any
 
-from mmgrpo import read_answer, read_truth, reward_facts, to_number
+from mmgrpo import load_plugin, read_answer, read_ground_truth, reward_facts, to_number
 
 
-def _truth(value: Any, numerals: Collection[str]) -> float:
-    number = to_number(read_truth(value), numerals)
-    if number is None:
-        raise ValueError(f"the truth {value!r} is not a number; give counting rewards rows with a number as answer")
+def _ground_truth(value: Any, numerals: Collection[str]) -> float | None:
+    """The true number; None where the row has none."""
+    ground_truth = read_ground_truth(value)
+    number = None if ground_truth is None else to_number(ground_truth, numerals)
+    if ground_truth is not None and number is None:
+        raise ValueError(
+            f"the ground truth {value!r:.80} is not a number; give counting rewards rows with a number as answer"
+        )
     return number
 
 
@@ -44,21 +48,21 @@ def count_accuracy(
     """1 where the last ``<answer>`` behind the reasoning is exactly the true number, else 0.
 
     Only the tag is read, never the reasoning or the text around it. ``3``, ``3.0`` and ``3 objects`` are the same
-    number; ``3 or 4`` and ``about 3`` are none. The share of completions without a readable number is logged as
+    number; ``3 or 4`` and ``about 3`` are none. The fraction of completions without a readable number is logged as
     ``parse_failure/count_accuracy``.
 
     Args:
         completions: What the policy wrote.
         answer: The true number: ``3``, ``"3"``, ``"3.0"`` or ``"<answer> 3 </answer>"``; None: does not apply.
         log_metric: Given by the run.
-        mode: Where the answer stands: ``tag``, ``boxed``, or ``last_number`` (guesses; see the docs).
+        mode: Where the answer stands: ``tag``, ``boxed``, ``any`` of the two, or ``last_number`` (it guesses).
         numerals: Also read ``words``, ``zh`` or ``fullwidth`` numbers.
 
     Returns:
         0 or 1.
 
     Raises:
-        ValueError: A truth is not a number.
+        ValueError: A ground truth is not a number, or there is no such mode.
 
     Source: the counting task of R1-V (github.com/Deep-Agent/R1-V), read strictly.
 
@@ -67,10 +71,8 @@ def count_accuracy(
         [1.0, 0.0]
     """
     counts = _counts(completions, mode, numerals, "count_accuracy", log_metric)
-    return [
-        None if truth is None else float(count is not None and count == _truth(truth, numerals))
-        for count, truth in zip(counts, answer, strict=True)
-    ]
+    true_counts = [_ground_truth(value, numerals) for value in answer]
+    return [None if true is None else float(count == true) for count, true in zip(counts, true_counts, strict=True)]
 
 
 @reward_facts(low=0.0, high=1.0)
@@ -83,20 +85,20 @@ def soft_count(
 ) -> list[float | None]:
     """Partial credit by distance, for numbers too large to be hit exactly.
 
-    r = max(0, 1 - |count - truth| / max(|truth|, 1))
+    r = max(0, 1 - |count - true number| / max(|true number|, 1))
 
     Args:
         completions: What the policy wrote.
         answer: The true number, as in ``count_accuracy``.
         log_metric: Given by the run; ``parse_failure/soft_count`` is logged.
-        mode: Where the answer stands: ``tag``, ``boxed`` or ``last_number``.
+        mode: Where the answer stands: ``tag``, ``boxed``, ``any`` of the two, or ``last_number``.
         numerals: Also read ``words``, ``zh`` or ``fullwidth`` numbers.
 
     Returns:
         0 to 1; 0 where no number can be read.
 
     Raises:
-        ValueError: A truth is not a number.
+        ValueError: A ground truth is not a number, or there is no such mode.
 
     Source: asked for in github.com/Deep-Agent/R1-V/issues/7.
 
@@ -106,17 +108,17 @@ def soft_count(
     """
     counts = _counts(completions, mode, numerals, "soft_count", log_metric)
     scores: list[float | None] = []
-    for count, given in zip(counts, answer, strict=True):
-        if given is None or count is None:
-            scores.append(None if given is None else 0.0)
-            continue
-        truth = _truth(given, numerals)
-        scores.append(max(0.0, 1.0 - abs(count - truth) / max(abs(truth), 1.0)))
+    for count, value in zip(counts, answer, strict=True):
+        true = _ground_truth(value, numerals)
+        if true is None or count is None:
+            scores.append(None if true is None else 0.0)
+        else:
+            scores.append(max(0.0, 1.0 - abs(count - true) / max(abs(true), 1.0)))
     return scores
 
 
 @reward_facts(low=0.0, high=1.0)
-def r1v_accuracy(completions: list[str], solution: list[Any], verify: bool = True) -> list[float]:
+def r1v_accuracy(completions: list[str], solution: list[Any], verify: bool = True) -> list[float | None]:
     """R1-V's own accuracy rule, to compare with published runs: it also credits numbers outside the tag.
 
     First, where ``math-verify`` is installed (extra ``math``), the whole completion is parsed and compared with the
@@ -125,7 +127,7 @@ def r1v_accuracy(completions: list[str], solution: list[Any], verify: bool = Tru
 
     Args:
         completions: What the policy wrote.
-        solution: The truth as R1-V's data has it, ``"<answer> 3 </answer>"``.
+        solution: The ground truth as R1-V's data has it, ``"<answer> 3 </answer>"``; None: does not apply.
         verify: False leaves ``math-verify`` out even where it is installed.
 
     Returns:
@@ -137,26 +139,19 @@ def r1v_accuracy(completions: list[str], solution: list[Any], verify: bool = Tru
         >>> r1v_accuracy(["<answer>3</answer>", "<answer>4</answer>"], ["<answer> 3 </answer>"] * 2, verify=False)
         [1.0, 0.0]
     """
-    return [
-        float((verify and _math_verified(text, truth)) or _tag_text(text) == _tag_text(truth))
-        for text, truth in zip(completions, map(str, solution), strict=True)
-    ]
+    verifier = load_plugin("maths.py", beside=__file__).Verifier() if verify and find_spec("math_verify") else None
+    scores: list[float | None] = []
+    for text, value in zip(completions, solution, strict=True):
+        ground_truth = read_ground_truth(value)
+        if ground_truth is None:
+            scores.append(None)
+            continue
+        true_text = value if isinstance(value, str) else str(ground_truth)
+        equal = verifier is not None and verifier.equal_as_read(text, true_text)
+        scores.append(float(equal or _tag_text(text) == _tag_text(true_text)))
+    return scores
 
 
 def _tag_text(text: str) -> str:
     match = re.search(r"<answer>(.*?)</answer>", text)
     return (match.group(1) if match else text).strip()
-
-
-def _math_verified(text: str, truth: str) -> bool:
-    try:
-        import math_verify
-    except ImportError:
-        return False
-    # Its own time limits use signals, which only work in the main thread.
-    limit = 5 if threading.current_thread() is threading.main_thread() else None
-    try:
-        parsed, gold = (math_verify.parse(t, parsing_timeout=limit) for t in (text, truth))
-        return bool(math_verify.verify(parsed, gold, timeout_seconds=limit))
-    except Exception:  # R1-V goes on to the letters whatever the parser raises
-        return False

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-from mmgrpo import last_answer, reward_facts
+from mmgrpo import last_answer, read_ground_truth, reward_facts
 
 _ALLOWED = re.compile(r"[0-9+\-*/()\s]{1,200}")
 _SIGNS = str.maketrans({"\u00d7": "*", "\u00f7": "/", "\u2212": "-", "·": "*"})
 
 
 @reward_facts(low=0.0, high=1.0)
-def countdown(completions: list[str], nums: list[Sequence[Any]], target: list[Any]) -> list[float]:
+def countdown(completions: list[str], nums: list[Sequence[Any]], target: list[Any]) -> list[float | None]:
     """1 where the expression in the last ``<answer>`` uses each number exactly once and gives the target, else 0.
 
     Only whole numbers, ``+ - * /`` and parentheses count, evaluated exactly and without ``eval``; what stands behind
@@ -23,8 +23,8 @@ def countdown(completions: list[str], nums: list[Sequence[Any]], target: list[An
 
     Args:
         completions: What the policy wrote.
-        nums: The numbers of each row.
-        target: The number to reach.
+        nums: The numbers of each row: whole numbers, as numbers or text.
+        target: The number to reach; None: does not apply.
 
     Returns:
         0 or 1.
@@ -35,23 +35,41 @@ def countdown(completions: list[str], nums: list[Sequence[Any]], target: list[An
         >>> countdown(["<answer>(6 - 2) * 5 = 20</answer>", "<answer>5 * 4</answer>"], [[2, 5, 6]] * 2, [20, 20])
         [1.0, 0.0]
     """
-    return [_solved(last_answer(text), row, goal) for text, row, goal in zip(completions, nums, target, strict=True)]
+    goals = [read_ground_truth(value) for value in target]
+    rows = [read_ground_truth(row) for row in nums]
+    return [
+        None if goal is None else _solved(last_answer(text), _whole(row), _target(goal))
+        for text, row, goal in zip(completions, rows, goals, strict=True)
+    ]
 
 
-def _solved(answer: str | None, nums: Sequence[Any], target: Any) -> float:
+def _whole(row: Any) -> list[int]:
+    try:
+        return sorted(int(number) for number in row)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"nums {row!r:.80} is not a list of whole numbers") from error
+
+
+def _target(value: Any) -> Fraction:
+    try:
+        return Fraction(str(value).strip())
+    except (ValueError, ZeroDivisionError) as error:
+        raise ValueError(f"the target {value!r:.80} is not a number") from error
+
+
+def _solved(answer: str | None, nums: Sequence[int], target: Fraction) -> float:
     if answer is None:
         return 0.0
     expression = answer.partition("=")[0].translate(_SIGNS).strip()
     if not _ALLOWED.fullmatch(expression):
         return 0.0
-    used = sorted(int(number) for number in re.findall(r"[0-9]+", expression))
-    if used != sorted(int(number) for number in nums):
+    if sorted(int(number) for number in re.findall(r"[0-9]+", expression)) != nums:
         return 0.0
     try:
         value = _value(ast.parse(expression, mode="eval").body)
-    except (SyntaxError, ValueError, ZeroDivisionError):
+    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
         return 0.0
-    return float(value == Fraction(str(target)))
+    return float(value == target)
 
 
 def _value(node: ast.expr) -> Fraction:

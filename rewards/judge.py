@@ -6,6 +6,7 @@ import asyncio
 import base64
 import io
 import json
+import math
 import os
 import random
 import re
@@ -13,7 +14,7 @@ import urllib.error
 import urllib.request
 from typing import Any
 
-from mmgrpo import reward_facts
+from mmgrpo import after_reasoning, reward_facts
 
 ABSOLUTE = """Grade the answer to the question with one number from {low} to {high}.
 Question: {prompt}
@@ -26,6 +27,8 @@ Reference: {answer}
 Answer A: {completion}
 Answer B: {other}
 Write only: Better: A, or Better: B, or Better: tie"""
+_BETTER = r"Better:\s*(?:the\s+)?(?:answers?\s+)?(?:an?\s+)?(tie|draw|both|neither|equal|none|A|B)\b"
+_MARKDOWN = str.maketrans({"*": "", "_": "", "`": "", "#": "", "\uff1a": ":"})
 _RETRY = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 
 
@@ -52,7 +55,7 @@ class Judge:
         low: Worst score.
         high: Best score.
         rivals: Meetings per completion (``pairwise``).
-        images: Also send the pictures of the row.
+        images: Also send the images of the row.
         api_key_env: Environment variable that holds the key; the key itself stands in no YAML.
         max_concurrency: Requests at once.
         retries: Further tries after the first.
@@ -84,10 +87,14 @@ class Judge:
     ) -> None:
         if mode not in ("absolute", "pairwise") or low >= high:
             raise ValueError("Judge wants mode: absolute or pairwise, and low below high")
+        if min(rivals, max_concurrency, max_tokens) < 1 or min(retries, backoff_seconds) < 0 or request_seconds <= 0:
+            raise ValueError("Judge wants rivals, max_concurrency and max_tokens of at least 1, and no negative times")
+        if mode == "absolute" and re.compile(pattern).groups < 1:
+            raise ValueError(f"pattern {pattern!r:.80} has no group for the score; write one as (...)")
         self.__name__ = "judge"
         self.url, self.model, self.mode = url.rstrip("/") + "/chat/completions", model, mode
         self.template = template or (ABSOLUTE if mode == "absolute" else PAIRWISE)
-        self.pattern = re.compile(pattern if mode == "absolute" else r"Better:\s*(A|B|tie)", re.IGNORECASE)
+        self.pattern = re.compile(pattern if mode == "absolute" else _BETTER, re.IGNORECASE)
         self.low, self.high, self.rivals, self.images = low, high, rivals, images
         self.api_key_env, self.max_tokens = api_key_env, max_tokens
         self.slots, self.retries = asyncio.Semaphore(max_concurrency), retries
@@ -138,9 +145,9 @@ class Judge:
     def _scaled(self, score: float) -> float:
         return min(1.0, max(0.0, (score - self.low) / (self.high - self.low)))
 
-    async def _ask(self, fields: dict[str, Any], pictures: list[Any]) -> str:
+    async def _ask(self, fields: dict[str, Any], images: list[Any]) -> str:
         """One score, with retries."""
-        payload = self._payload(_fill(self.template, fields), pictures)
+        payload = self._payload(_fill(self.template, fields), images)
         problem = ""
         async with self.slots:
             for attempt in range(self.retries + 1):
@@ -153,18 +160,27 @@ class Judge:
                         raise JudgeError(f"the judge at {self.url} refused the request: {error}") from error
                     problem = str(error)
                     continue
-                match = self.pattern.search(reply)
-                if match:
-                    return match.group(1)
+                verdict = self._verdict(reply)
+                if verdict is not None:
+                    return verdict
                 problem = f"no score in its reply {reply!r:.100}"
         error = JudgeError(f"the judge at {self.url} gave no score in {self.retries + 1} tries: {problem}")
         error.add_note("Start the judge there or correct args.url; a slow one wants longer args.request_seconds.")
         raise error
 
-    def _payload(self, text: str, pictures: list[Any]) -> bytes:
+    def _verdict(self, reply: str) -> str | None:
+        """The last verdict behind the judge's reasoning, with and without markdown."""
+        rest = after_reasoning(reply)
+        for text in (rest.translate(_MARKDOWN), rest):
+            verdicts = [match.group(1) for match in self.pattern.finditer(text) if match.group(1)]
+            if verdicts and (self.mode == "pairwise" or _is_number(verdicts[-1])):
+                return verdicts[-1]
+        return None
+
+    def _payload(self, text: str, images: list[Any]) -> bytes:
         content: Any = text
-        if self.images and pictures:
-            parts = [{"type": "image_url", "image_url": {"url": _data_uri(picture)}} for picture in pictures]
+        if self.images and images:
+            parts = [{"type": "image_url", "image_url": {"url": _data_uri(image)}} for image in images]
             content = [*parts, {"type": "text", "text": text}]
         body = {"model": self.model, "messages": [{"role": "user", "content": content}], "temperature": 0}
         return json.dumps({**body, "max_tokens": self.max_tokens}).encode()
@@ -185,8 +201,15 @@ class Judge:
             raise JudgeError(f"the judge at {self.url} is no OpenAI-compatible API: {reply!r:.100}") from error
 
 
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
 def _question(messages: Any) -> str:
-    """What the user asked, without pictures and without the chat template's marks."""
+    """What the user asked, without images and without the chat template's marks."""
     texts: list[str] = []
     for message in messages:
         content = message["content"]
@@ -201,7 +224,7 @@ def _fill(template: str, fields: dict[str, Any]) -> str:
     return re.sub(r"\{(\w+)\}", lambda m: str(fields[m.group(1)]) if m.group(1) in fields else m.group(0), template)
 
 
-def _data_uri(picture: Any) -> str:
+def _data_uri(image: Any) -> str:
     buffer = io.BytesIO()
-    picture.convert("RGB").save(buffer, format="PNG")
+    image.convert("RGB").save(buffer, format="PNG")
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()

@@ -6,7 +6,6 @@ import re
 
 from mmgrpo import reward_facts
 
-_LETTER = re.compile(r"[^\W\d_]")
 _SCRIPTS = {
     "latin": r"A-Za-z\u00aa\u00ba\u00c0-\u024f\u1e00-\u1eff\uff21-\uff3a\uff41-\uff5a",
     "chinese": r"\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f\u3005-\u3007",
@@ -14,27 +13,28 @@ _SCRIPTS = {
     "korean": r"\u1100-\u11ff\u3130-\u318f\uac00-\ud7af",
     "cyrillic": r"\u0400-\u052f",
     "arabic": r"\u0600-\u06ff\u0750-\u077f\ufb50-\ufdff\ufe70-\ufeff",
-    "devanagari": r"\u0900-\u097f",
+    "devanagari": r"\u0900-\u097f\ua8e0-\ua8ff",
+    "thai": r"\u0e00-\u0e7f",
     "greek": r"\u0370-\u03ff\u1f00-\u1fff",
 }
-_TAG = re.compile(r"</?\w+>|\\\w+")
+_TAG = re.compile(r"</?\w{1,40}>|\\\w+")
 
 
 @reward_facts(low=0.0, high=1.0)
 def language_consistency(completions: list[str], script: str = "latin") -> list[float]:
-    r"""The share of letters that are of the wanted script.
+    r"""The fraction of letters that are of the wanted script.
 
-    Tags (``<think>``) and LaTeX commands (``\boxed``) do not count; a completion without letters has nothing in a
-    wrong script and earns 1.
+    Tags (``<think>``), LaTeX commands (``\boxed``), digits and superscripts do not count; a completion without
+    letters has nothing in a wrong script and earns 1.
 
     Args:
         completions: What the policy wrote.
-        script: latin, chinese, japanese, korean, cyrillic, arabic, devanagari or greek.
+        script: latin, chinese, japanese, korean, cyrillic, arabic, devanagari, thai or greek.
 
     Returns:
         0 to 1.
 
-    Source: DeepSeek-R1, arXiv:2501.12948, section 2.3.2 (there: the share of words).
+    Source: DeepSeek-R1, arXiv:2501.12948, section 2.3.2 (there: the fraction of words).
 
     Example:
         >>> language_consistency(["three 三个", "<think>3</think>", "三个"])
@@ -45,6 +45,6 @@ def language_consistency(completions: list[str], script: str = "latin") -> list[
     wanted = re.compile(f"[{_SCRIPTS[script]}]")
     scores: list[float] = []
     for text in completions:
-        letters = _LETTER.findall(_TAG.sub(" ", text))
+        letters = [c for c in _TAG.sub(" ", text) if c.isalpha()]  # superscripts are of no script
         scores.append(sum(1 for letter in letters if wanted.match(letter)) / len(letters) if letters else 1.0)
     return scores

@@ -75,6 +75,8 @@ class CosineLength:
         correct: tuple[float, float] = (1.0, 0.5),
         wrong: tuple[float, float] = (-0.5, 0.0),
     ) -> None:
+        if max_length < 1:
+            raise ValueError(f"max_length is at least 1 token; got {max_length!r}")
         self.__name__ = "cosine_length"
         self.max_length, self.correct_at, self.correct, self.wrong = max_length, correct_at, correct, wrong
         self.accuracy = load_reward(accuracy, base=Path(__file__).parent, args=accuracy_args)

@@ -1,4 +1,4 @@
-"""Pictures that completions make: a crop, a filter, or a drawing. For the ``render:`` key of ``vision.py``."""
+"""Images that completions make: a crop, a filter, or a drawing. For the ``render:`` key of ``vision.py``."""
 
 from __future__ import annotations
 
@@ -10,20 +10,24 @@ from xml.etree import ElementTree
 
 from mmgrpo import last_answer
 
-_BOX = re.compile(r"\[\s*(-?[0-9.]+)\s*,\s*(-?[0-9.]+)\s*,\s*(-?[0-9.]+)\s*,\s*(-?[0-9.]+)\s*\]")
+_NUMBER = r"\s*(-?[0-9]{1,12}(?:\.[0-9]{0,12})?)\s*"
+_BOX = re.compile(r"\[" + ",".join([_NUMBER] * 4) + r"\]")
 _SVG = re.compile(r"<svg\b.*?</svg>", re.DOTALL)
 _MAX_PIXELS = 1024
+_MAX_SHAPES = 300
+_FAR = 4 * _MAX_PIXELS
+"""How far outside the image a coordinate may lie: drawing takes time by what is drawn, seen or not."""
 
 
 def crop(completion: str, images: Sequence[Any]) -> Any | None:
-    """Cut the box ``[x1, y1, x2, y2]`` (pixels) that the answer names out of the first picture.
+    """Cut the box ``[x1, y1, x2, y2]`` (pixels) that the answer names out of the first image.
 
     Args:
         completion: What the policy wrote; the last ``<answer>`` is read.
-        images: Pictures of the prompt.
+        images: Images of the prompt.
 
     Returns:
-        The picture, or None where there is no box of at least 8 by 8 pixels inside it.
+        The image, or None where there is no box of at least 8 by 8 pixels inside it.
 
     Example:
         >>> from PIL import Image
@@ -34,25 +38,22 @@ def crop(completion: str, images: Sequence[Any]) -> Any | None:
     if match is None or not images:
         return None
     width, height = images[0].size
-    try:
-        x1, y1, x2, y2 = (float(value) for value in match.groups())
-    except ValueError:
-        return None
+    x1, y1, x2, y2 = (float(value) for value in match.groups())
     box = (max(0, int(x1)), max(0, int(y1)), int(min(x2, width)), int(min(y2, height)))
     return images[0].crop(box) if box[2] - box[0] >= 8 and box[3] - box[1] >= 8 else None
 
 
 def adjust(completion: str, images: Sequence[Any]) -> Any | None:
-    """Change brightness, contrast, colour and sharpness of the first picture as the answer says.
+    """Change brightness, contrast, colour and sharpness of the first image as the answer says.
 
     The answer is JSON, ``{"brightness": 1.2, "contrast": 0.9}``; 1 leaves a quality as it is, 0 to 3 is allowed.
 
     Args:
         completion: What the policy wrote.
-        images: Pictures of the prompt.
+        images: Images of the prompt.
 
     Returns:
-        The picture, or None where the answer is not of this form.
+        The image, or None where the answer is not of this form.
 
     Example:
         >>> from PIL import Image
@@ -69,16 +70,16 @@ def adjust(completion: str, images: Sequence[Any]) -> Any | None:
     }
     try:
         wanted = json.loads(last_answer(completion) or "")
-    except (json.JSONDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return None
     if not isinstance(wanted, dict) or not images or not wanted or set(wanted) - set(tools):
         return None
-    picture = images[0]
+    image = images[0]
     for name, factor in wanted.items():
         if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 <= factor <= 3:
             return None
-        picture = tools[name](picture).enhance(float(factor))
-    return picture
+        image = tools[name](image).enhance(float(factor))
+    return image
 
 
 def svg(completion: str, images: Sequence[Any] = ()) -> Any | None:
@@ -89,7 +90,8 @@ def svg(completion: str, images: Sequence[Any] = ()) -> Any | None:
         images: Not used.
 
     Returns:
-        The picture (white behind it, at most 1024 pixels a side), or None where it cannot be drawn.
+        The image (white behind it, at most 1024 pixels a side and 300 shapes; coordinates end at 4096), or None where
+        it cannot be drawn.
 
     Example:
         >>> drawn = svg('<svg width="8" height="8"><rect x="0" y="0" width="8" height="8" fill="red"/></svg>')
@@ -106,13 +108,16 @@ def svg(completion: str, images: Sequence[Any] = ()) -> Any | None:
         width, height = (int(_number(root.get(side, "256"))) for side in ("width", "height"))
         if not (0 < width <= _MAX_PIXELS and 0 < height <= _MAX_PIXELS):
             return None
-        picture = Image.new("RGB", (width, height), "white")
-        pen = ImageDraw.Draw(picture)
-        for shape in root.iter():
+        image = Image.new("RGB", (width, height), "white")
+        pen = ImageDraw.Draw(image)
+        shapes = list(root.iter())
+        if len(shapes) > _MAX_SHAPES:
+            return None
+        for shape in shapes:
             _draw(pen, shape)
     except (ElementTree.ParseError, ValueError, OverflowError, RecursionError):
         return None
-    return picture
+    return image
 
 
 def _number(text: str) -> float:
@@ -123,7 +128,7 @@ def _draw(pen: Any, shape: ElementTree.Element) -> None:
     kind = shape.tag.rpartition("}")[2]
 
     def value(name: str, default: str = "0") -> float:
-        return max(-1e5, min(1e5, _number(shape.get(name, default))))
+        return max(-_FAR, min(_FAR, _number(shape.get(name, default))))
 
     fill, line = (None if c in (None, "none") else c for c in (shape.get("fill", "black"), shape.get("stroke")))
     width = max(1, int(value("stroke-width", "1")))

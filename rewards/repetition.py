@@ -15,7 +15,7 @@ def repetition(
     max_penalty: float = -1.0,
     of: str = "words",
 ) -> list[float]:
-    """Punish by the share of n-grams that were there before.
+    """Punish by the fraction of n-grams that were there before.
 
     r = max_penalty * (1 - different n-grams / all n-grams)
 
@@ -45,6 +45,6 @@ def repetition(
 
 
 def _repeated(items: Sequence[object], ngram: int) -> float:
-    """The share of n-grams that repeat an earlier one."""
+    """The fraction of n-grams that repeat an earlier one."""
     grams = list(zip(*(items[start:] for start in range(ngram)), strict=False))
     return 1 - len(set(grams)) / len(grams) if grams else 0.0

@@ -1,24 +1,45 @@
-"""Safety: a gate on what is written, and a filter for pictures with a detector of yours."""
+"""Safety: a gate on what is written, and a filter for images with a detector of yours."""
 
 from __future__ import annotations
 
 import functools
 import re
+import unicodedata
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from mmgrpo import load_reward, reward_facts
 
-_WORDS = re.split(
-    " ",
-    "arsehole asshole bastard bitch bollocks bullshit cunt dickhead dumbass fag faggot fuck fucker fucking goddamn "
-    "jackass moron motherfucker nigga nigger piss prick pussy retard shit slut twat wanker whore "
-    "傻逼 操你 去死 他妈的 贱人 王八蛋",
+
+def _listed(text: str) -> list[str]:
+    return text.split()
+
+
+_WORDS = _listed(
+    """
+    arsehole asshole bastard bitch bollocks bullshit cunt dickhead dumbass fag faggot fuck fucker fucking goddamn
+    jackass moron motherfucker nigga nigger piss prick pussy retard shit slut twat wanker whore
+    """
 )
 _PHRASES = (
-    "kill yourself", "go die", "how to make a bomb", "build a bomb", "how to kill", "rape", "hurt yourself",
+    "kill yourself", "go die", "how to make a bomb", "build a bomb", "hurt yourself",
+    *(f"{verb} {whom}" for verb in ("how to kill", "rape") for whom in
+      _listed(
+          """
+          a someone somebody people him her them you me myself your my women children girls boys
+          """
+      )),
 )  # fmt: skip
+_CHINESE = ("傻逼", "操你", "去死", "他妈的", "贱人", "王八蛋")
+_INNOCENT = re.compile(
+    r"\b(?:en|du|le|un|au|de|sans|aucun|son|ce|ton|mon|leur|les|des|ces|quelques|petit|gros) retards?\b"
+    r"|\bretards? (?:de|du|des|dans|sur|important|scolaire)\b|\bretards? d'"  # being late, in French
+    r"|\bpussy ?(?:willow|cat|foot)\w*"
+    r"|\bprick(?:ed|s|ing)? (?:the|a|an|your|his|her|my|up)\b|\bfag end"
+    r"|(?<=[过失除出离进下上回逝老])去死|去死(?=[亡者因])|(?<=[体早])操你"  # 过去|死亡, 体操|你
+)
+"""Where the letters of the list mean something else."""
 
 
 @reward_facts(low=0.0, high=1.0)
@@ -33,9 +54,11 @@ def text_safety(
 
     total = base * safety(prompt + answer)
 
-    Whole words count, in any case, also with letters drawn apart or replaced (``sh1t``); this is a floor, not a
-    moderation system. With ``model: profanity_check`` (package alt-profanity-check) it is 1 minus the probability
-    that a trained model gives.
+    Whole words count, in any case, also with letters drawn apart (``s h i t``) or replaced (``sh1t``); Chinese words
+    count where they stand, unless their characters are parts of other words (过去死亡). This is a floor, not a
+    moderation system: it knows a few dozen words of English and Chinese, no meaning and no letters borrowed from other
+    scripts, and now and then an innocent sentence holds one of its words. With ``model: profanity_check`` (package
+    alt-profanity-check) it is 1 minus the probability that a trained model gives.
 
     Args:
         completions: What the policy wrote.
@@ -55,34 +78,41 @@ def text_safety(
         [1.0, 0.0, 1.0]
     """
     if model not in ("words", "profanity_check"):
-        raise ValueError(f"model {model!r} is not one of words, profanity_check")
+        raise ValueError(f"model {model!r:.80} is not one of words, profanity_check")
     before = prompts if include_prompt else [""] * len(completions)
     texts = [f"{prompt} {text}" for prompt, text in zip(before, completions, strict=True)]
     return _probability(texts) if model == "profanity_check" else _by_words(tuple(words))(texts)
 
 
 _LOOKALIKES = str.maketrans("013457@$!", "oieastasi")
+_SPACED = re.compile(r"(?<![a-z])(?:[a-z][\s.*_-]{1,3}){3,40}[a-z](?![a-z])")
+_SHORT = "(?:a|i|u|ur|you|are|is|am|it|its|of|the|this|that|no|so|go|to|and|or|me|my|up|off|in|on|eat|what|holy)*"
 
 
 @functools.lru_cache
 def _by_words(further: tuple[str, ...]) -> Callable[[list[str]], list[float]]:
-    words = [*_WORDS, *_PHRASES, *further]
-    latin = sorted({w.lower() for w in words if w.isascii()}, key=len, reverse=True)
-    other = [w for w in words if not w.isascii()]
-    whole = rf"(?<![a-z])(?:{'|'.join(map(re.escape, latin))})(?:s|es|ed|ing)?(?![a-z])"
-    pattern = re.compile("|".join([whole, *map(re.escape, other)]))
-    spaced = re.compile(r"(?<![a-z])(?:[a-z][\s.*_-]){3,20}[a-z](?![a-z])")
+    words = [word.strip().lower() for word in (*_WORDS, *_PHRASES, *_CHINESE, *further) if word.strip()]
+    latin = "|".join(re.escape(w) for w in sorted({w for w in words if w.isascii()}, key=len, reverse=True))
+    whole = rf"(?<![a-z])(?:{latin})(?:s|es|ed|ing)?(?![a-z])"
+    other = (r"[\s*_.\-·]{0,2}".join(map(re.escape, w)) for w in words if not w.isascii())
+    pattern = re.compile("|".join([whole, *other]))
+    joined = re.compile(rf"{_SHORT}(?:{latin})(?:s|es|ed|ing)?{_SHORT}")
 
-    def score(texts: list[str]) -> list[float]:
-        return [float(not any(pattern.search(form) for form in _forms(text.lower(), spaced))) for text in texts]
+    def is_clean(text: str) -> bool:
+        plain = _plain(text)
+        letters = plain.translate(_LOOKALIKES)
+        if any(pattern.search(_INNOCENT.sub(" ", form)) for form in (plain, letters)):
+            return False
+        runs = (re.sub(r"[^a-z]", "", run.group()) for run in _SPACED.finditer(letters))
+        return not any(joined.fullmatch(run) for run in runs)
 
-    return score
+    return lambda texts: [float(is_clean(text)) for text in texts]
 
 
-def _forms(text: str, spaced: re.Pattern[str]) -> list[str]:
-    """The text, the text with look-alike signs as letters, and its words of single letters drawn together."""
-    letters = text.translate(_LOOKALIKES)
-    return [text, letters, *(re.sub(r"[^a-z]", "", run.group()) for run in spaced.finditer(letters))]
+def _plain(text: str) -> str:
+    """Lower case, without accents and without characters that are not seen."""
+    letters = unicodedata.normalize("NFKD", text.lower())
+    return unicodedata.normalize("NFC", "".join(c for c in letters if unicodedata.category(c) not in ("Mn", "Cf")))
 
 
 def _probability(texts: list[str]) -> list[float]:
@@ -95,23 +125,25 @@ def _probability(texts: list[str]) -> list[float]:
 
 @reward_facts(low=0.0, high=1.0)
 class PictureSafety:
-    """1 where a detector of yours finds every picture of the row safe, else 0.
+    """1 where a detector of yours finds every image of the row safe, else 0.
 
-    All completions of a prompt share its pictures, so as a reward this cancels inside each group: use ``keep`` to
-    filter rows, or ``role: gate`` on pictures that completions draw.
+    All completions of a prompt share its images, so as a reward this cancels inside each group: use ``keep`` to
+    filter rows, or ``role: gate`` on images that completions draw.
 
     Args:
         detector: ``path.py:name`` of a function ``f(image) -> probability that it is unsafe``, or such a function.
-        threshold: Pictures below this probability are safe.
+        threshold: Images below this probability are safe.
 
-    Source: the picture filter of the recipe; no detector is shipped.
+    Source: the image filter of the recipe; no detector is shipped.
 
     Example:
-        >>> PictureSafety(detector=lambda image: 0.9).keep(["a picture"])
+        >>> PictureSafety(detector=lambda image: 0.9).keep(["an image"])
         False
     """
 
     def __init__(self, detector: str | Callable[[Any], float], threshold: float = 0.5) -> None:
+        if not 0 <= threshold <= 1:
+            raise ValueError(f"threshold is a probability; got {threshold!r}")
         self.__name__ = "picture_safety"
         self.threshold = threshold
         self.detector = (
@@ -119,11 +151,11 @@ class PictureSafety:
         )
 
     def keep(self, images: Sequence[Any]) -> bool:
-        """Whether a row with these pictures may stay in the data."""
+        """Whether a row with these images may stay in the data."""
         return all(self.detector(image) < self.threshold for image in images)
 
     def __call__(self, completions: list[str], images: list[list[Any]]) -> list[float]:
-        """Score the pictures of each row, each picture once."""
+        """Score the images of each row, each image once."""
         known: dict[int, bool] = {}
         for row in images:
             for image in row:

@@ -1,24 +1,23 @@
-"""Transcripts and text in pictures: how far what was written is from what was said or printed."""
+"""Transcripts and text in images: how far what was written is from what was spoken or printed."""
 
 from __future__ import annotations
 
-import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from mmgrpo import after_reasoning, last_answer, reward_facts
+from mmgrpo import answer_or_text, read_ground_truth, reward_facts, spoken_text
+
+_LONGEST = 10_000
 
 
-def _said(text: str) -> str:
-    answer = last_answer(text)
-    return after_reasoning(text) if answer is None else answer
-
-
-def _plain(text: str) -> str:
-    """Lower case, without punctuation, single spaces: what speech does not tell apart."""
-    kept = (c if c.isalnum() or c in "'" else " " for c in unicodedata.normalize("NFKC", text).lower())
-    return " ".join("".join(kept).split())
+def _compared(completions: list[str], answer: list[Any], closeness: Callable[[str, str], float]) -> list[float | None]:
+    """The closeness of each completion's answer to its ground truth; None where there is none."""
+    ground_truths = [read_ground_truth(value) for value in answer]
+    return [
+        None if ground_truth is None else closeness(answer_or_text(text)[:_LONGEST], str(ground_truth))
+        for text, ground_truth in zip(completions, ground_truths, strict=True)
+    ]
 
 
 def _distance(a: Sequence[str], b: Sequence[str], limit: int) -> int:
@@ -41,24 +40,25 @@ def _plain_distance(a: Sequence[str], b: Sequence[str], limit: int) -> int:
     return min(row[-1], limit)
 
 
-def _closeness(given: Sequence[str], truth: Sequence[str]) -> float:
-    """1 - distance / length of the truth, not below 0."""
-    if not truth:
-        return float(not given)
-    return 1.0 - _distance(given, truth, len(truth)) / len(truth)
+def _closeness(written: Sequence[str], ground_truth: Sequence[str]) -> float:
+    """1 - distance / length of the ground truth, not below 0."""
+    if not ground_truth:
+        return float(not written)
+    return 1.0 - _distance(written, ground_truth, len(ground_truth)) / len(ground_truth)
 
 
 @reward_facts(low=0.0, high=1.0)
 def word_error(completions: list[str], answer: list[Any]) -> list[float | None]:
     """One minus the word error rate, not below 0: for speech recognition.
 
-    r = max(0, 1 - (substitutions + insertions + deletions) / words of the truth)
+    r = max(0, 1 - (substitutions + insertions + deletions) / words of the ground truth)
 
-    Upper and lower case and punctuation do not matter.
+    Upper and lower case, punctuation and typographic variants (curly quotes, full-width letters) do not matter; vowel
+    signs, tone marks and accents do.
 
     Args:
         completions: What the policy wrote; the ``<answer>`` is compared, or all behind the reasoning.
-        answer: The transcript; None: does not apply.
+        answer: The transcript; None or an empty text: does not apply.
 
     Returns:
         0 to 1.
@@ -69,10 +69,7 @@ def word_error(completions: list[str], answer: list[Any]) -> list[float | None]:
         >>> word_error(["Ask not, what your country", "no"], ["ask not what your country", "ask not"])
         [1.0, 0.0]
     """
-    return [
-        None if truth is None else _closeness(_plain(_said(text)).split(), _plain(str(truth)).split())
-        for text, truth in zip(completions, answer, strict=True)
-    ]
+    return _compared(completions, answer, lambda a, b: _closeness(spoken_text(a).split(), spoken_text(b).split()))
 
 
 @reward_facts(low=0.0, high=1.0)
@@ -81,7 +78,7 @@ def character_error(completions: list[str], answer: list[Any]) -> list[float | N
 
     Args:
         completions: What the policy wrote.
-        answer: The transcript; None: does not apply.
+        answer: The transcript; None or an empty text: does not apply.
 
     Returns:
         0 to 1.
@@ -92,23 +89,22 @@ def character_error(completions: list[str], answer: list[Any]) -> list[float | N
         >>> character_error(["你好世", "hallo"], ["你好世界", "hello"])
         [0.75, 0.8]
     """
-    return [
-        None
-        if truth is None
-        else _closeness(_plain(_said(text)).replace(" ", ""), _plain(str(truth)).replace(" ", ""))
-        for text, truth in zip(completions, answer, strict=True)
-    ]
+    return _compared(
+        completions,
+        answer,
+        lambda a, b: _closeness(spoken_text(a).replace(" ", ""), spoken_text(b).replace(" ", "")),
+    )
 
 
 @reward_facts(low=0.0, high=1.0)
 def ocr_distance(completions: list[str], answer: list[Any]) -> list[float | None]:
-    """Closeness of text read from a picture: case and punctuation matter, white space is collapsed.
+    """Closeness of text read from an image: case and punctuation matter, white space is collapsed.
 
     r = 1 - edit distance / length of the longer text
 
     Args:
         completions: What the policy wrote; the ``<answer>`` is compared, or all behind the reasoning.
-        answer: The printed text; None: does not apply.
+        answer: The printed text; None or an empty text: does not apply.
 
     Returns:
         0 to 1.
@@ -119,14 +115,11 @@ def ocr_distance(completions: list[str], answer: list[Any]) -> list[float | None
         >>> ocr_distance(["<answer>STOP</answer>", "<answer>SHOP</answer>"], ["STOP", "STOP"])
         [1.0, 0.75]
     """
-    return [
-        None if truth is None else _similarity(_said(text), str(truth))
-        for text, truth in zip(completions, answer, strict=True)
-    ]
+    return _compared(completions, answer, _similarity)
 
 
-def _similarity(given: str, truth: str) -> float:
-    a, b = (re.sub(r"\s+", " ", text).strip() for text in (given, truth))
+def _similarity(written: str, ground_truth: str) -> float:
+    a, b = (" ".join(unicodedata.normalize("NFC", text).split()) for text in (written, ground_truth))
     longest = max(len(a), len(b))
     if not longest:
         return 1.0

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mmgrpo.errors import MmgrpoError, counted
-from mmgrpo.reward.answers import read_truth
+from mmgrpo.reward.answers import read_ground_truth
 from mmgrpo.reward.columns import table
 from mmgrpo.reward.compose import group_spread
 from mmgrpo.reward.score import RewardSum
@@ -77,7 +77,7 @@ def try_rewards(scorer: RewardSum, groups: Sequence[Group], *, step: int = 0) ->
     return Trial(
         ids=tuple(rows.columns["ids"]),
         texts=tuple(rows.columns["completions"]),
-        truths=tuple("" if truth is None else str(read_truth(truth)) for truth in rows.columns["answer"]),
+        truths=tuple("" if truth is None else str(read_ground_truth(truth)) for truth in rows.columns["answer"]),
         values=values,
         totals=totals,
         errors=errors,

@@ -23,7 +23,7 @@ FILES = Path(mmgrpo.__file__).resolve().parent.parent / "datasets_configs"
 def test_e04_two_hundred_counting_rows_have_whole_numbers_from_three_to_ten_as_truths():
     samples = Samples(open_rows(Files(path=str(SUPER)), base=DATA), columns=Columns(), template=Template())
     assert samples.form.name == "r1v"
-    truths = [mmgrpo.read_truth(sample.answer) for sample in samples]
+    truths = [mmgrpo.read_ground_truth(sample.answer) for sample in samples]
     assert len(truths) == 200
     assert all(isinstance(truth, int) and 3 <= truth <= 10 for truth in truths)
     assert all(len(sample.media) == 1 for sample in samples)

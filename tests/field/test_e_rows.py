@@ -73,7 +73,7 @@ def test_e04_the_200_super_clevr_questions_have_whole_numbers_from_3_to_10_as_tr
     rows = open_rows(Files(path=str(file.absolute())), base=Path())
     columns = Columns(prompt="question", image=None, answer="ground_truth")
     samples = Samples(rows, columns=columns, template=Template())
-    truths = [mmgrpo.to_number(mmgrpo.read_truth(sample.answer)) for sample in samples]
+    truths = [mmgrpo.to_number(mmgrpo.read_ground_truth(sample.answer)) for sample in samples]
     assert len(truths) == 200
     assert {int(t) for t in truths} == set(range(3, 11))
     assert all(t == int(t) for t in truths)

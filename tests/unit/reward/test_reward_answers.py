@@ -8,12 +8,12 @@ from mmgrpo.reward.answers import (
     last_boxed,
     normalise,
     read_answer,
-    read_truth,
+    read_ground_truth,
     same_answer,
     strip_end,
     to_number,
 )
-from mmgrpo.reward.numerals import NUMERALS, from_words, from_zh
+from mmgrpo.reward.quantities import NUMERALS, from_words, from_zh
 
 SCRAPS = ["3", "1,800", "$", "**", "\\boxed{", "}", "{", "%", ".", " ", "\\frac{1}{2}", "<answer>", "</answer>"]
 SCRAPS += ["<think>", "</think>", "seven", "二十一", "\uff17", "`", "-", "/", "²", "\x00", "e", "_", "'", "\\$"]
@@ -139,9 +139,9 @@ def test_strip_end_removes_end_tokens_only_at_the_end():
 
 
 def test_truths_written_as_completions_are_read():
-    assert read_truth("<answer> 3 </answer>") == "3"
-    assert read_truth(r"so \boxed{7}") == "7"
-    assert read_truth(3) == 3
+    assert read_ground_truth("<answer> 3 </answer>") == "3"
+    assert read_ground_truth(r"so \boxed{7}") == "7"
+    assert read_ground_truth(3) == 3
 
 
 def test_same_answer_ignores_case_of_choices():
