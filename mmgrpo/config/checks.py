@@ -17,7 +17,7 @@ class Checks(Section):
     packed_equals_plain: bool = True
     """First step: the packed forward equals plain rows, log-probs and gradients."""
     picture_swap: bool = True
-    """First step: another picture must change the log-probs."""
+    """First step: another image must change the log-probs."""
     weight_sync: bool = True
     """After each weight sync: an engine with weights of its own writes with the trainer's."""
     finite: bool = True

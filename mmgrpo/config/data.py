@@ -40,7 +40,7 @@ class Files(Section):
     media_root: str | None = None
     """Folder that relative media paths start from; nothing outside it is read. Default: the data file's folder."""
     shuffled_twins: bool = False
-    """Give each row twice, one behind the other: its clips in order, and with their frames shuffled. Both have the
+    """Give each row twice, one behind the other: its videos in order, and with their frames shuffled. Both have the
     columns pair and shuffled, for ``rewards/video.py:FrameOrderBonus``; an even ``prompts_per_step`` keeps them in one
     step of one process."""
 
@@ -56,14 +56,14 @@ class Files(Section):
 
 
 class Scenes(Section):
-    """Rows made in code: CLEVR-like pictures with a known number of objects."""
+    """Rows made in code: CLEVR-like images with a known number of objects."""
 
     synthetic: Literal["counting"]
     """counting: how many objects are there?"""
     rows: Int = Field(ge=1)
     """How many scenes."""
     image_size: Int = Field(default=56, ge=16)
-    """Width and height of a picture, in pixels."""
+    """Width and height of an image, in pixels."""
     min_objects: Int = Field(default=1, ge=0)
     """Smallest count."""
     max_objects: Int = Field(default=8, ge=1)
@@ -81,14 +81,14 @@ class Scenes(Section):
 
 
 class Beeps(Section):
-    """Rows made in code: sounds with a known number of beeps."""
+    """Rows made in code: audio with a known number of beeps."""
 
     synthetic: Literal["beeps"]
     """beeps: how many times does it beep?"""
     rows: Int = Field(ge=1)
-    """How many sounds."""
+    """How many recordings."""
     seconds: Float = Field(default=2.0, gt=0, le=60)
-    """Length of a sound."""
+    """Length of a recording."""
     min_beeps: Int = Field(default=1, ge=0)
     """Smallest count."""
     max_beeps: Int = Field(default=5, ge=1)
@@ -96,7 +96,7 @@ class Beeps(Section):
     noise: Float = Field(default=0.01, ge=0, le=0.1)
     """Root mean square of the noise under the beeps, full scale being 1; a beep has 0.2 or more."""
     seed: Int = Field(default=0, ge=0)
-    """Sounds of different seeds are different."""
+    """Recordings of different seeds are different."""
 
     @model_validator(mode="after")
     def _fits(self) -> Beeps:
@@ -110,19 +110,19 @@ class Beeps(Section):
 
 
 class Clips(Section):
-    """Rows made in code: clips of a lamp that blinks, or of a square that moves."""
+    """Rows made in code: videos of a lamp that blinks, or of a square that moves."""
 
     synthetic: Literal["clips"]
     """clips: how often does it blink, or which way does it move?"""
     rows: Int = Field(ge=1)
-    """How many clips."""
+    """How many videos."""
     question: Literal["blinks", "motion"] = "blinks"
     """blinks: count the times that the lamp lights up; motion: left, right, up or down."""
     image_size: Int = Field(default=56, ge=16)
     """Width and height of a frame, in pixels. Set ``data.video.min_pixels`` to its square, or processors enlarge
     it."""
     frames: Int = Field(default=16, ge=4, le=256)
-    """Frames of a clip."""
+    """Frames of a video."""
     fps: Float = Field(default=2.0, gt=0)
     """Frames per second. With ``data.video.fps`` below this, frames are left out, and blinks with them."""
     min_blinks: Int = Field(default=1, ge=0)
@@ -130,9 +130,9 @@ class Clips(Section):
     max_blinks: Int = Field(default=4, ge=1)
     """Largest count."""
     seed: Int = Field(default=0, ge=0)
-    """Clips of different seeds are different."""
+    """Videos of different seeds are different."""
     shuffled_twins: bool = False
-    """Give each row twice, one behind the other: its clips in order, and with their frames shuffled. Both have the
+    """Give each row twice, one behind the other: its videos in order, and with their frames shuffled. Both have the
     columns pair and shuffled, for ``rewards/video.py:FrameOrderBonus``; an even ``prompts_per_step`` keeps them in one
     step of one process."""
 
@@ -151,7 +151,7 @@ class Package(Section):
     """Rows that an installed Python package ships."""
 
     package: Literal["easy_vqa"]
-    """easy_vqa: pictures of one shape with questions and one-word answers (``pip install easy-vqa``)."""
+    """easy_vqa: images of one shape with questions and one-word answers (``pip install easy-vqa``)."""
     split: Literal["train", "test"] = "train"
     """Split of the package's rows."""
     limit: Int | None = Field(default=None, ge=1)
@@ -251,15 +251,16 @@ class Columns(Section):
     prompt: str = AUTO
     """The question: text, or chat messages. auto: by the form of the rows (problem, prompt, messages, …)."""
     image: str | tuple[str, ...] | None = AUTO
-    """One picture, or a list of pictures; several columns (``[left, right]``) are one list, in this order. auto: the
+    """One image, or a list of images; several columns (``[left, right]``) are one list, in this order. auto: the
     columns image and images, if there are any. None: never any."""
     video: str | tuple[str, ...] | None = AUTO
-    """One clip, a list of clips, or a list of frames; several columns as above. auto: video and videos. None: never
+    """One video, a list of videos, or a list of frames; several columns as above. auto: video and videos. None: never
     any."""
     audio: str | tuple[str, ...] | None = AUTO
-    """One sound, or a list of sounds; several columns as above. auto: audio and audios. None: never any."""
+    """One audio file, or a list of them; several columns as above. auto: audio and audios. None: never any."""
     answer: str | None = AUTO
-    """The truth. auto: by the form of the rows (solution, answer, the last assistant turn). None: there is none."""
+    """The ground truth. auto: by the form of the rows (solution, answer, the last assistant turn). None: there is
+    none."""
     id: str | None = None
     """A stable id; default: the row number."""
 
@@ -302,34 +303,35 @@ class Template(Section):
     user: Text = "{{ prompt }}"
     """User message; ``{{ prompt }}`` is the prompt column."""
     answer: Text | None = None
-    """The truth as rewards get it, where the answer column (``{{ answer }}``) holds more than that. None: as it is."""
+    """The ground truth as rewards get it, where the answer column (``{{ answer }}``) holds more than that. None: as it
+    is."""
 
 
 class ImageLimits(Section):
-    """``image``: which shapes of pictures are taken. Sizes are ``model.min_pixels`` and ``model.max_pixels``."""
+    """``image``: which shapes of images are taken. Sizes are ``model.min_pixels`` and ``model.max_pixels``."""
 
     min_side: Int = Field(default=1, ge=1)
     """Smallest width and height, in pixels."""
     max_aspect_ratio: Float = Field(default=200.0, ge=1)
     """Longer side over shorter side. Processors of the Qwen family take no more than 200."""
     on_bad_shape: Literal["refuse", "pad"] = "refuse"
-    """refuse: the picture cannot be read (see ``on_bad_media``); pad: widen it with ``background``, centred."""
+    """refuse: the image cannot be read (see ``on_bad_media``); pad: widen it with ``background``, centred."""
 
 
 class AudioLimits(Section):
-    """``audio``: how long sounds may be. They are never cut."""
+    """``audio``: how long audio may be. It is never cut."""
 
     max_seconds: Float | None = Field(default=None, gt=0)
-    """Longer sounds are refused. None: as long as the processor reads without cutting."""
+    """Longer audio is refused. None: as long as the processor reads without cutting."""
     min_seconds: Float = Field(default=0.05, ge=0)
-    """Shorter sounds are refused."""
+    """Shorter audio is refused."""
 
 
 class VideoLimits(Section):
     """``video``: which frames are taken, and how large."""
 
     fps: Float | None = Field(default=2.0, gt=0)
-    """Frames per second to take, spread evenly over the clip. None: every frame."""
+    """Frames per second to take, spread evenly over the video. None: every frame."""
     max_frames: Int = Field(default=64, ge=1)
     """At most so many frames, rounded to what the family reads at once (2: at least 2)."""
     max_pixels: Int | None = Field(default=602_112, ge=1)
@@ -337,11 +339,11 @@ class VideoLimits(Section):
     min_pixels: Int | None = Field(default=None, ge=1)
     """Smallest frame, in pixels; smaller ones are enlarged. None: the processor's."""
     max_total_pixels: Int | None = Field(default=None, ge=1)
-    """Pixels of all frames of a clip together: each frame gets an equal share. None: no limit."""
+    """Pixels of all frames of a video together: each frame gets an equal share. None: no limit."""
     sound: bool = False
-    """Give the clip's sound too, for families that read audio: woven into the clip for Qwen-Omni, else after it."""
+    """Give the video's audio track too, for families that read audio: interleaved for Qwen-Omni, else after it."""
     max_decode_seconds: Float = Field(default=10.0, gt=0)
-    """A clip that takes longer to read is refused as broken."""
+    """A video that takes longer to read is refused as broken."""
 
     @model_validator(mode="after")
     def _ordered(self) -> VideoLimits:
@@ -351,7 +353,7 @@ class VideoLimits(Section):
 
 
 class MediaAdapter(Section):
-    """One entry of ``adapters``: a plug-in that turns a sensor's files into pictures, sounds or clips."""
+    """One entry of ``adapters``: a plug-in that turns a sensor's files into images, audio or videos."""
 
     fn: Plugin
     """``path.py:Adapter``, ``module:Adapter``, or the name of an installed entry point of ``mmgrpo.adapters``."""
@@ -376,7 +378,7 @@ class Data(Section):
     eval: Source | None = None
     """Held-out rows. Given, they switch ``eval`` on; ``eval: null`` keeps it off."""
     config: str | None = None
-    """A file of ``datasets_configs/``: keys of this section that lie underneath those given here (columns, template,
+    """A file of ``datasets_configs/``: keys of this section that lie underneath those of the YAML (columns, template,
     train, eval). Once loaded they are merged and this key is null."""
     columns: Columns = Columns()
     """Which column is what."""
@@ -395,13 +397,13 @@ class Data(Section):
     """What to do with a training row whose prompt is longer: stop, or leave the row out when it comes (named in a
     warning)."""
     background: tuple[Int, Int, Int] = (255, 255, 255)
-    """Colour (red, green, blue) under transparent pixels, and around pictures that are padded."""
+    """Colour (red, green, blue) under transparent pixels, and around images that are padded."""
     image: ImageLimits = ImageLimits()
-    """Which shapes of pictures are taken."""
+    """Which shapes of images are taken."""
     audio: AudioLimits = AudioLimits()
-    """How long sounds may be."""
+    """How long audio may be."""
     video: VideoLimits = VideoLimits()
-    """Which frames of a clip are taken, and how large."""
+    """Which frames of a video are taken, and how large."""
     adapters: tuple[MediaAdapter, ...] = ()
     """Plug-ins for other sensors; each is asked, in order, before the built-in readers."""
     shuffle: bool = True
@@ -409,13 +411,13 @@ class Data(Section):
     seed: Int = Field(default=0, ge=0)
     """Order of the rows, and the choice under ``limit``."""
     on_bad_media: Literal["error", "skip"] = "error"
-    """What to do with a row whose medium cannot be read: stop, or leave the row out (counted and named)."""
+    """What to do with a row with a media item that cannot be read: stop, or leave the row out (counted and named)."""
     allow_absolute_media: bool = True
     """Read media whose path is absolute."""
     allow_remote: bool = False
     """Download media whose address is http or https, each once, into the cache folder of the user. Addresses of this
     machine and of private networks are refused."""
     remote_bytes: Annotated[Int, _REMOTE] = Field(default=100_000_000, ge=1)
-    """Largest download of one medium, in bytes."""
+    """Largest download of one media item, in bytes."""
     remote_seconds: Annotated[Float, _REMOTE] = Field(default=30.0, gt=0)
-    """Longest download of one medium."""
+    """Longest download of one media item."""

@@ -78,11 +78,11 @@ def _leaves(mapping: Mapping[str, Any], above: KeyPath) -> Iterator[tuple[KeyPat
             fix = 'Write {"loss": {"beta": 0.01}} or {"loss.beta": 0.01}.'
             raise ConfigError(explain("Not a key", where="overrides", got=short_repr(key), fix=fix))
         path = _path(key, above)
-        given = to_plain(value)
-        if isinstance(given, dict) and given and sections_at(path):
-            yield from _leaves(cast("dict[str, Any]", given), path)
+        converted = to_plain(value)
+        if isinstance(converted, dict) and converted and sections_at(path):
+            yield from _leaves(cast("dict[str, Any]", converted), path)
         else:
-            yield path, given
+            yield path, converted
 
 
 def to_plain(value: Any) -> Any:
@@ -99,13 +99,13 @@ def to_plain(value: Any) -> Any:
 def _path(key: str, above: KeyPath = ()) -> KeyPath:
     path = above
     for part in key.split("."):
-        listed = any(is_list(found.field.annotation) for found in find_keys(path)) if path else False
+        listed = any(is_list(one.field.annotation) for one in find_keys(path)) if path else False
         path = (*path, int(part) if listed and part.isdecimal() and part.isascii() else part)
     return path
 
 
 def _value(path: KeyPath, text: str, *, source: str) -> Any:
-    takes_text = any(takes_only_text(found) for found in find_keys(path))
+    takes_text = any(takes_only_text(key) for key in find_keys(path))
     if takes_text and text not in _NULLS and text[:1] not in ("'", '"'):
         return text
     return parse_value(text, source=source)

@@ -1,7 +1,7 @@
 """From a YAML file and overrides to one frozen configuration.
 
 The layers, lowest first: the file that ``data.config`` names, ``base``, the YAML, the overrides. They are merged and
-then checked once, and every fault is told with its place. No value is interpreted here.
+then checked once, and every fault is reported with its place. No value is interpreted here.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def load_config(path: AnyConfig = None, overrides: Overrides = (), *, base: Mapp
         The frozen configuration. What ``data.config`` names is merged in, and ``data.config`` is then None.
 
     Raises:
-        ConfigError: A file is missing or not YAML, or keys or values are wrong; all faults are told together.
+        ConfigError: A file is missing or not YAML, or keys or values are wrong; all faults are reported together.
 
     Example:
         >>> load_config(None, {"model.name": "tiny:qwen2_5_vl", "loss": {"beta": 0.01}}).loss.beta
@@ -77,9 +77,9 @@ def resolve_config(
     """Do what :func:`load_config` does, and keep where the configuration came from.
 
     Args:
-        path: As there.
-        overrides: As there.
-        base: As there.
+        path: A YAML, an existing configuration to vary, its sections as a mapping, or None.
+        overrides: As texts or as a mapping; they win.
+        base: Values underneath the YAML.
         folder: Where relative paths start; default: the YAML's folder. A run folder's copy of a configuration
             is loaded with the folder of the original.
 
@@ -87,7 +87,7 @@ def resolve_config(
         The configuration, its path, and the folder that its relative paths start from.
 
     Raises:
-        ConfigError: As there.
+        ConfigError: A file is missing or not YAML, or keys or values are wrong.
     """
     written, file = _written(path)
     start = Path(folder) if folder is not None else file.parent if file is not None else Path.cwd()

@@ -33,11 +33,11 @@ class Freeze(Section):
     """``model.freeze``: parts that do not learn."""
 
     vision: bool = True
-    """The picture and video encoder."""
+    """The image and video encoder."""
     projector: bool = True
     """What maps encoder features to the language model's width."""
     audio: bool = True
-    """The sound encoder."""
+    """The audio encoder."""
     language: bool = False
     """The language model."""
 
@@ -80,9 +80,9 @@ class Model(Section):
     chat_template: str | None = None
     """A Jinja file, for checkpoints without a template of their own."""
     max_pixels: Int | None = Field(default=None, ge=1)
-    """Largest picture after resizing, in pixels (width times height). Saved with the checkpoint's processor."""
+    """Largest image after resizing, in pixels (width times height). Saved with the checkpoint's processor."""
     min_pixels: Int | None = Field(default=None, ge=1)
-    """Smallest picture after resizing, in pixels."""
+    """Smallest image after resizing, in pixels."""
     seed: Annotated[Int, _TINY] = Field(default=0, ge=0)
     """Initial weights of a ``tiny:`` model."""
     sizes: Annotated[dict[str, Int] | None, _TINY] = None

@@ -203,8 +203,8 @@ class _Given:
 
     def number(self, name: str, default: float) -> float:
         """Find a number anywhere in the tree, by the last part of its key."""
-        found = next((value for key, value in _leaves(self.values) if key == name and _is_number(value)), default)
-        return found if found > 0 else default
+        number = next((value for key, value in _leaves(self.values) if key == name and _is_number(value)), default)
+        return number if number > 0 else default
 
     def own(self) -> float:
         """The given value as a number; 1 where it is none."""

@@ -38,7 +38,9 @@ class Rollout(Section):
     """Strings that end a completion."""
     chat_template_kwargs: dict[str, Any] = {}
     """Handed to the chat template, for example {enable_thinking: false}."""
-    max_rows: Int = Field(default=1024, ge=1)
+    max_rows: Annotated[Int, OnlyWith("engine: local", lambda rollout: rollout.engine == "local")] = Field(
+        default=1024, ge=1
+    )
     """Completions decoded side by side; memory grows with it, results do not change."""
     dynamic_sampling: bool = False
     """Replace groups whose totals are all equal, which teach nothing, by groups of further prompts (DAPO)."""

@@ -9,6 +9,7 @@ from mmgrpo.config.load import load_config
 from mmgrpo.config.other_tools import ELSEWHERE, VALUES, value_advice
 from mmgrpo.config.yaml_text import parse_value
 from mmgrpo.errors import ConfigError
+from mmgrpo.policy.families.registry import find_family
 
 TINY = {"model": {"name": "tiny:qwen2_5_vl"}}
 
@@ -179,6 +180,15 @@ def test_w32_a_value_that_exists_elsewhere_is_not_taken_for_a_near_name(key, val
 
 def test_w32_a_number_in_quotes_is_still_told_so():
     assert "Write it without quotes." in message({"loss.beta": "0.1"})
+
+
+def test_w32_a_model_type_that_exists_elsewhere_is_not_taken_for_a_near_family():
+    try:
+        spec = find_family("llava")
+    except ConfigError as error:
+        assert "llama" not in str(error)
+    else:
+        assert spec is None  # loaded by a generic record, after its self-check
 
 
 def test_w32_the_tables_name_keys_and_values_that_exist():
