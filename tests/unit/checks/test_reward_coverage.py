@@ -45,7 +45,7 @@ def test_a_resumed_run_knows_what_was_before(make_scored):
 
 
 def test_a_run_without_steps_is_no_error():
-    RewardCoverageCheck().end()
+    RewardCoverageCheck().finish()
 
 
 def test_a_run_without_any_optimizer_step_is_told_at_its_end(make_scored):
