@@ -213,7 +213,7 @@ def open_evaluator(
         config,
         held_out,
         sampling=sampling_of(config.rollout),
-        rewards=assembly.rewards.names,
+        rewards={term.name: term.reward.function for term in assembly.rewards.terms},
         folder=assembly.loaded.folder,
     )
     if limited and config.eval is not None and rows is None:

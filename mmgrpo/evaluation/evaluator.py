@@ -16,10 +16,10 @@ from mmgrpo.contracts import Engine
 from mmgrpo.data.prompt_loader import prompt_batches
 from mmgrpo.errors import ConfigError, explain
 from mmgrpo.evaluation.results import Report, Result, RowResult, score_rows
-from mmgrpo.evaluation.suites import Metric, Suite, pinned_settings
+from mmgrpo.evaluation.suites import Metric, Suite, has_answer, pinned_settings
 from mmgrpo.observe.progress import Progress
 from mmgrpo.parallel.strategy import Single, Strategy
-from mmgrpo.reward.answers import read_answer
+from mmgrpo.reward.answers import Mode, read_answer
 from mmgrpo.types import Group, Prompt, Sample, ScoredGroup
 
 Value = TypeVar("Value")
@@ -117,7 +117,8 @@ class SuiteEvaluator:
                 counts = [decoding.num_generations] * len(prompts)
                 groups = self._engine.generate(prompts, counts, decoding.sampling)
                 rows += [
-                    _row(scored, suite.metric) for scored in self._rewards.score(groups, step=step, training=False)
+                    _row(scored, suite.metric, suite.answer_mode)
+                    for scored in self._rewards.score(groups, step=step, training=False)
                 ]
                 on_rows(len(prompts) * dist.world_size)
         everyone = [tuple(_in_order(dist.all_gather(rows))) for rows in local]
@@ -179,7 +180,7 @@ def _warn_not_applied(metric: str, rows: Sequence[RowResult]) -> None:
     )
 
 
-def _row(scored: ScoredGroup, metric: Metric) -> RowResult:
+def _row(scored: ScoredGroup, metric: Metric, answer_mode: Mode | None) -> RowResult:
     group = scored.group
     correct = metric.of(scored)
     texts = tuple(c.text for c in group.completions)
@@ -187,7 +188,7 @@ def _row(scored: ScoredGroup, metric: Metric) -> RowResult:
     right = [bool(correct)] * count
     if metric.function is None:
         right = [value >= 1.0 for value in scored.rewards[metric.name].tolist()]
-    formed = [read_answer(group.prompt.prefill + text) is not None for text in texts]
+    formed = [has_answer(group.prompt.prefill + text, answer_mode) for text in texts]
     return RowResult(
         id=group.prompt.sample.id,
         answer=ground_truth_text(group.prompt.sample.answer),

@@ -47,7 +47,7 @@ class Score:
     format_rate: float
     """Mean of ``well_formed``, 0 to 1."""
     accuracy_well_formed: float
-    """Fraction of the well-formed completions that are correct, 0 to 1; 0 where none is well-formed, NaN as above."""
+    """Fraction of the well-formed completions that are correct, 0 to 1; NaN where none is well-formed, and as above."""
     rewards: Mapping[str, float]
     """Mean of each reward where it applies; NaN where it applies to nothing."""
     length: float
@@ -202,7 +202,7 @@ def score_rows(rows: Sequence[RowResult]) -> Score:
     return Score(
         accuracy=_mean([r.correct for r in judged if r.correct is not None], nothing=math.nan),
         format_rate=_mean([r.well_formed for r in rows]),
-        accuracy_well_formed=_fraction(sum(r.correct_well_formed for r in judged), formed, of=judged),
+        accuracy_well_formed=sum(r.correct_well_formed for r in judged) / formed if formed else math.nan,
         rewards={
             n: _mean([v for r in rows for v in r.rewards.get(n, ()) if v is not None], nothing=math.nan) for n in names
         },
@@ -243,10 +243,6 @@ def paired_gain(
 
 def _mean(values: Sequence[float], *, nothing: float = 0.0) -> float:
     return sum(values) / len(values) if values else nothing
-
-
-def _fraction(part: float, whole: float, *, of: Sequence[RowResult]) -> float:
-    return part / whole if whole else 0.0 if of else math.nan
 
 
 def _plain(value: Any) -> Any:

@@ -17,10 +17,16 @@ from mmgrpo.config.schema import Config
 from mmgrpo.errors import ConfigError, explain
 from mmgrpo.evaluation.results import check_metric, metric_prefix
 from mmgrpo.plugins import describe, load_object
+from mmgrpo.reward.answers import Mode, read_answer
 from mmgrpo.types import Sample, Sampling, ScoredGroup
 
-WELL_FORMED = "the last <answer> tag behind the reasoning"
-"""Where an answer is looked for, to tell whether a completion is well-formed."""
+ANSWER_PLACES: Mapping[Mode | None, str] = {
+    "tag": "the last <answer> tag behind the reasoning",
+    "boxed": r"the last \boxed{} behind the reasoning",
+    "last_number": "the last number behind the reasoning",
+    None: r"the last <answer> tag or \boxed{} behind the reasoning",
+}
+"""Where an answer is looked for, to tell whether a completion is well-formed: by the ``mode`` of the metric's reward."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +108,8 @@ class Suite:
     metric: Metric
     batch_size: int
     """Prompts at once."""
+    answer_mode: Mode | None
+    """Where the metric's reward reads the answer; None: it has no argument ``mode``."""
     fixed: Mapping[str, Any]
     """What else pins the numbers: template, limits of media, model, rewards; saved with them."""
 
@@ -134,7 +142,7 @@ def open_suites(
     rows: Mapping[str, Sequence[Sample]],
     *,
     sampling: Sampling,
-    rewards: Sequence[str],
+    rewards: Mapping[str, Callable[..., Any]],
     folder: Path,
 ) -> tuple[Suite, ...]:
     """Tie the rows of each suite to its decodings and its metric; where there is no ``eval:``, to the defaults.
@@ -143,7 +151,7 @@ def open_suites(
         config: The configuration.
         rows: Samples by suite; ``""`` for those of ``data.eval``.
         sampling: How the rollout draws.
-        rewards: Names of the rewards that score.
+        rewards: The functions that score, by name.
         folder: Folder of the YAML.
 
     Raises:
@@ -152,18 +160,51 @@ def open_suites(
     section = config.eval or Eval()
     named = {"": None, **{suite.name: suite for suite in section.suites}}
     drawn = replace(sampling, seed=section.seed, stream="eval")
-    return tuple(
-        Suite(
-            name=name,
-            samples=samples,
-            sampling=drawn,
-            decodings=tuple(DECODINGS[one](drawn, section) for one in _decodings(section, named[name])),
-            metric=_metric(section, named[name], rewards, folder),
-            batch_size=section.batch_size,
-            fixed=_fixed(config, rewards),
+    suites: list[Suite] = []
+    for name, samples in rows.items():
+        metric = _metric(section, named[name], list(rewards), folder)
+        mode = answer_mode(rewards[metric.name]) if metric.function is None else None
+        decodings = tuple(DECODINGS[one](drawn, section) for one in _decodings(section, named[name]))
+        fixed = {**_fixed(config, list(rewards)), "well_formed": ANSWER_PLACES[mode]}
+        suites.append(
+            Suite(
+                name=name,
+                samples=samples,
+                sampling=drawn,
+                decodings=decodings,
+                metric=metric,
+                batch_size=section.batch_size,
+                answer_mode=mode,
+                fixed=fixed,
+            )
         )
-        for name, samples in rows.items()
-    )
+    return tuple(suites)
+
+
+def answer_mode(reward: Callable[..., Any]) -> Mode | None:
+    r"""Tell where a reward reads the answer of a completion, by its argument or attribute ``mode``.
+
+    Args:
+        reward: A function with its arguments bound, or an object that can be called.
+
+    Returns:
+        None where it does not say; its answers are then looked for in an ``<answer>`` tag or a ``\boxed{}``.
+
+    Example:
+        >>> answer_mode(lambda completions, mode="boxed": [0.0])
+        'boxed'
+    """
+    try:
+        parameter = inspect.signature(reward).parameters.get("mode")
+    except (TypeError, ValueError):  # of some callables made in C nothing can be read
+        parameter = None
+    mode: Any = getattr(reward, "mode", None) if parameter is None else parameter.default
+    return mode if mode in ("tag", "boxed", "last_number") else None
+
+
+def has_answer(text: str, mode: Mode | None) -> bool:
+    """Whether an answer can be read from a completion, at the place that :data:`ANSWER_PLACES` names."""
+    return any(read_answer(text, one) is not None for one in ((mode,) if mode else ("tag", "boxed")))
 
 
 def check_evaluation(config: Config, rewards: Sequence[str], *, folder: Path) -> None:
@@ -225,7 +266,6 @@ def _fixed(config: Config, rewards: Sequence[str]) -> dict[str, Any]:
         "adapters": [adapter.model_dump() for adapter in config.data.adapters],
         "rewards": list(rewards),
         "reward_settings": [reward.model_dump(mode="json") for reward in config.rewards],
-        "well_formed": WELL_FORMED,
     }
 
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from mmgrpo.evaluation.results import Report, Result, RowResult, paired_gain
+from mmgrpo.evaluation.suites import ANSWER_PLACES
 
 MOST_ANSWERS = 16
 """With more different ground truths than this the table has no row for each."""
@@ -26,7 +28,7 @@ def table_rows(report: Report) -> dict[str, float]:
     rows: dict[str, float] = {}
     for name, result in _named_results(report):
         score, metric = result.score, _metric_of(report, name)
-        formed = any(row.well_formed for row in result.rows)
+        formed = _tells_form(report, name, result)
         if is_right_or_wrong(result, metric):
             rows[f"accuracy ({metric}), {name}"] = score.accuracy
             if formed:
@@ -88,8 +90,9 @@ def report_line(report: Report) -> str:
             parts.append(f"accuracy {name} {_number(result.score.accuracy)}")
         else:
             parts.append(f"mean of {metric} {name} {_number(result.score.rewards[metric])}")
-    if any(row.well_formed for row in report.first.rows):
-        parts.append(f"format {_number(report.first.score.format_rate)}")
+    name, first = next(_named_results(report))
+    if _tells_form(report, name, first):
+        parts.append(f"format {_number(first.score.format_rate)}")
     return f"step {report.step}: held-out {', '.join(parts)}, {report.seconds:.1f} s"
 
 
@@ -100,9 +103,18 @@ def _named_results(report: Report) -> Iterator[tuple[str, Result]]:
             yield (f"{suite}, {decoding}" if suite else decoding), result
 
 
+def _tells_form(report: Report, name: str, result: Result) -> bool:
+    """Whether the form says something: not where the metric's reward may read another one than those looked for."""
+    looked_for = _settings_of(report, name).get("well_formed")
+    return any(row.well_formed for row in result.rows) or looked_for not in (None, ANSWER_PLACES[None])
+
+
 def _metric_of(report: Report, name: str) -> str:
-    suite = name.rpartition(", ")[0]
-    return str(report.suite_settings.get(suite, {}).get("metric", "metric"))
+    return str(_settings_of(report, name).get("metric", "metric"))
+
+
+def _settings_of(report: Report, name: str) -> Mapping[str, Any]:
+    return report.suite_settings.get(name.rpartition(", ")[0], {})
 
 
 def _number(value: float) -> str:

@@ -53,7 +53,7 @@ def suite_of(names="abc", *, sampling=None, **section):
     config = load_config(None, {"model.name": "tiny:x", "eval": {"num_generations": 2, "batch_size": 1, **section}})
     sampling = sampling or Sampling(max_completion_length=28, seed=3)
     samples = {"": [sample(n) for n in names]}
-    (suite,) = open_suites(config, samples, sampling=sampling, rewards=("exact", "short"), folder=Path())
+    (suite,) = open_suites(config, samples, sampling=sampling, rewards={"exact": exact, "short": short}, folder=Path())
     return suite
 
 

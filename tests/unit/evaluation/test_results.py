@@ -43,8 +43,8 @@ def test_an_answer_that_is_right_but_not_well_formed_does_not_count_among_the_we
     assert score.accuracy_well_formed == 0.0
 
 
-def test_nothing_well_formed_is_a_zero_and_nothing_judged_is_no_number():
-    assert score_rows([row("a", 0.0, formed=0.0)]).accuracy_well_formed == 0.0
+def test_w29_where_nothing_is_well_formed_or_nothing_is_judged_there_is_no_number():
+    assert math.isnan(score_rows([row("a", 1.0, formed=0.0)]).accuracy_well_formed)
     score = score_rows([row("a", None, formed=0.0)])
     assert math.isnan(score.accuracy) and math.isnan(score.accuracy_well_formed)
     assert score.by_answer == {}
