@@ -47,7 +47,7 @@ class Score:
     format_rate: float
     """Mean of ``well_formed``, 0 to 1."""
     accuracy_well_formed: float
-    """Fraction of the well-formed completions that are correct, 0 to 1; NaN where none is well-formed, and as above."""
+    """Fraction of the well-formed completions that are correct, 0 to 1; NaN where there are none, and as above."""
     rewards: Mapping[str, float]
     """Mean of each reward where it applies; NaN where it applies to nothing."""
     length: float

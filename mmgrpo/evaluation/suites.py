@@ -26,7 +26,7 @@ ANSWER_PLACES: Mapping[Mode | None, str] = {
     "last_number": "the last number behind the reasoning",
     None: r"the last <answer> tag or \boxed{} behind the reasoning",
 }
-"""Where an answer is looked for, to tell whether a completion is well-formed: by the ``mode`` of the metric's reward."""
+"""Where an answer is looked for, to tell whether a completion is well-formed; by ``mode`` of the metric's reward."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
