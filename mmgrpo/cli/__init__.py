@@ -6,6 +6,7 @@ is instant. A user's mistake is one message and exit code 2, never a traceback.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import errno
 import os
@@ -17,6 +18,7 @@ from collections.abc import Sequence
 from mmgrpo import __version__
 from mmgrpo.cli.commands import COMMANDS, Stopped
 from mmgrpo.errors import MmgrpoError, explain
+from mmgrpo.observe.text import Stderr
 
 OK, NOT_IMPROVED, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 """Exit codes."""
@@ -32,6 +34,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code: 0, 1 (``--require-improvement`` was not met), 2 (a mistake), 130 (Ctrl-C), 143 (SIGTERM).
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
+    _reserve_streams()
+    with contextlib.redirect_stderr(Stderr(sys.stderr)) if sys.stderr is not None else contextlib.nullcontext():
+        return _main(words)
+
+
+def _reserve_streams() -> None:
+    """Open the null device where a standard stream is closed: else the next file would take its number."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+
+
+def _main(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
         print(_overview(), file=sys.stderr if not words else sys.stdout)
         return OK if words else MISTAKE

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import re
 import tempfile
+import time
 from pathlib import Path
 
 from mmgrpo.errors import CheckpointError, explain
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_TEMPORARY = ".tmp"
+_ABANDONED_SECONDS = 60.0
+"""No file takes longer to write; what is older was left by a process that was killed."""
+_OLD_NAME = re.compile(
+    r"\.(run\.json|config\..*yaml|metrics\..*jsonl|(eval_.*|step_\d+).*\.(jsonl?|parquet))\.[a-z0-9_]{8}"
+)
+"""Names of temporary files before they had an ending of their own."""
 
 
 def write_atomic(path: str | Path, content: str | bytes) -> None:
@@ -26,7 +36,7 @@ def write_atomic(path: str | Path, content: str | bytes) -> None:
     data = content.encode("utf-8") if isinstance(content, str) else content
     temporary = ""
     try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=_TEMPORARY, dir=path.parent)
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
@@ -37,6 +47,19 @@ def write_atomic(path: str | Path, content: str | bytes) -> None:
         if temporary:
             Path(temporary).unlink(missing_ok=True)
         raise cannot_write(path, error) from error
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Remove temporary files that killed processes left in a folder.
+
+    Args:
+        folder: Where :func:`write_atomic` writes; need not exist.
+    """
+    for path in folder.glob(".*"):
+        if path.is_file() and (path.suffix == _TEMPORARY or _OLD_NAME.fullmatch(path.name)):
+            with contextlib.suppress(OSError):  # another process may be faster
+                if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
+                    path.unlink()
 
 
 def cannot_write(path: str | Path, error: OSError) -> CheckpointError:

@@ -1,11 +1,12 @@
 """What the terminal shows while a run works: a bar with the time left, and a line every few steps.
 
-Without a terminal (or with ``observe.progress: false``) there are only the lines. It knows names of phases and
-numbers, not what the phases do.
+Without a terminal (or with ``observe.progress: false``) there are only the lines. On a terminal lines break between
+words, and the bar leaves metrics out before it breaks. It knows names of phases and numbers, not what the phases do.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
 from rich.progress import Progress as Bars
 from rich.text import Text
 
-from mmgrpo.observe.text import duration, printable
+from mmgrpo.observe.text import Stderr, duration, printable, wrapped
 
 SHOWN = {
     "loss": "loss",
@@ -29,6 +30,8 @@ SHOWN = {
 
 _SILENCE_SECONDS = 30.0
 """Without a bar nobody should wait longer for a sign of life."""
+_WIDE = 100
+"""Narrower terminals, in characters, get a short bar."""
 
 
 class Progress:
@@ -61,7 +64,7 @@ class Progress:
             console: Where to; default: standard error.
             clock: Seconds, for tests.
         """
-        self.console = console or Console(stderr=True)
+        self.console = console or Console(file=Stderr())  # type: ignore[arg-type]  (it has what is used of a file)
         self._log_steps = log_steps
         self._clock = clock
         bar = show and self.console.is_terminal and not self.console.is_jupyter
@@ -80,7 +83,11 @@ class Progress:
 
     def say(self, text: str) -> None:
         """Print a line (above the bar), whatever characters it holds."""
-        lines = [printable(line) for line in text.splitlines()]
+        self._print(*(printable(line) for line in text.splitlines()))
+
+    def _print(self, *lines: str) -> None:
+        if self.console.is_terminal:  # a file or a pipe gets long lines whole
+            lines = tuple(wrapped(line, self.console.width) for line in lines)
         self.console.print(Text("\n".join(lines)), soft_wrap=True)
 
     @contextmanager
@@ -112,7 +119,7 @@ class Progress:
             due = every and phase.done // every > (phase.done - by) // every
             if phase.done >= total or due or (task is None and phase.now - told >= _SILENCE_SECONDS):
                 told = phase.now
-                self.console.print(Text(phase.line()), soft_wrap=True)
+                self._print(phase.line())
             if task is not None:
                 self._update(task, phase)
 
@@ -125,7 +132,10 @@ class Progress:
     def _update(self, task: TaskID, phase: _Phase) -> None:
         if self._bars is not None:
             left = f"{duration(phase.left)} left" if phase.left else ""
-            self._bars.update(task, completed=phase.done, note=phase.numbers(), left=left)
+            fixed = len(f"{phase.name}  {phase.done}/{phase.total} {left} ") + _bar_width(self.console)
+            self._bars.update(
+                task, completed=phase.done, note=phase.numbers(self.console.width - fixed - 1), left=left
+            )
 
 
 class _Phase:
@@ -137,13 +147,16 @@ class _Phase:
         self._first = done
         self._start = clock()
         self.now = self._start
-        self._metrics: dict[str, float] = {}
+        self._metrics: Mapping[str, float] = {}
+        self._seen: set[str] = set()
 
     def advance(self, by: int, metrics: Mapping[str, float]) -> None:
-        """Count steps, and keep what was measured."""
+        """Count steps, and keep what was measured of the newest: a metric that it lacks becomes a dash."""
         self.done += by
         self.now = self._clock()
-        self._metrics.update(metrics)
+        if metrics:
+            self._metrics = dict(metrics)
+            self._seen |= metrics.keys()
 
     @property
     def seconds_per_step(self) -> float:
@@ -155,9 +168,11 @@ class _Phase:
         """Seconds until the last step, at this pace."""
         return max(0, self.total - self.done) * self.seconds_per_step
 
-    def numbers(self) -> str:
-        """Write the metrics that people watch."""
-        shown = [f"{word} {_number(self._metrics[name])}" for name, word in SHOWN.items() if name in self._metrics]
+    def numbers(self, width: int | None = None) -> str:
+        """Write the metrics that people watch, as many as there is room for."""
+        shown = [f"{word} {_number(self._metrics.get(name))}" for name, word in SHOWN.items() if name in self._seen]
+        while width is not None and shown and len("  ".join(shown)) > width:
+            shown.pop()
         return "  ".join(shown)
 
     def line(self) -> str:
@@ -169,14 +184,20 @@ class _Phase:
         )
 
 
-def _number(value: float) -> str:
+def _number(value: float | None) -> str:
+    if value is None or math.isnan(value):
+        return "-"
     return f"{value:.1e}" if value and abs(value) < 1e-3 else f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}"
+
+
+def _bar_width(console: Console) -> int:
+    return 40 if console.width >= _WIDE else 12
 
 
 def _bars(console: Console) -> Bars:
     columns = (
         TextColumn("{task.description}", markup=False),
-        BarColumn(),
+        BarColumn(bar_width=_bar_width(console)),
         MofNCompleteColumn(),
         TextColumn("{task.fields[left]}", markup=False),
         TextColumn("{task.fields[note]}", markup=False),

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from mmgrpo.errors import CheckpointError, explain
-from mmgrpo.observe.atomic import cannot_write, write_atomic
+from mmgrpo.observe.atomic import cannot_write, remove_abandoned, write_atomic
 from mmgrpo.observe.environment import describe_environment
 
 
@@ -145,6 +145,8 @@ class RunFolder:
             ) from error
         except OSError:  # a file system without locks
             pass
+        for folder in (self.path, self.evaluations, self.completions):
+            remove_abandoned(folder)
         try:
             yield
         finally:

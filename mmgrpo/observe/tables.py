@@ -39,7 +39,7 @@ def results_table(
     table = Table(title=Text(printable(title)), title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column("")
     for head in (*heads, "change") if before is not None else heads[1:]:
-        table.add_column(head, justify="right")
+        table.add_column(head, justify="right", no_wrap=True)
     for name in {**after, **(before or {})}:
         table.add_row(_text(name), *_cells(name, after, before, errors or {}))
     return table
