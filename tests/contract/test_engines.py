@@ -56,7 +56,7 @@ def test_an_engine_with_a_copy_of_the_weights_writes_what_the_trainers_own_does(
         for name in ("reward", "completions/mean_length"):
             assert mine[name] == pytest.approx(theirs[name], abs=1e-9)
         assert mine["loss"] == pytest.approx(theirs["loss"], abs=1e-4)
-    assert local.eval_metrics()[-1] == pytest.approx(copied.eval_metrics()[-1], abs=1e-6)
+    assert local.eval_metrics()[-1] == pytest.approx(copied.eval_metrics()[-1], abs=1e-6, nan_ok=True)
 
 
 def test_weights_reach_an_engine_at_the_start_after_the_warm_start_and_at_each_step(train):

@@ -143,7 +143,7 @@ def test_w19_a_given_value_is_part_of_the_advice():
             {"max_steps": 100, "train.optimizer_steps": 2, "loss.num_iterations": 2},
             ["counts rollouts, each with 4 optimizer steps", "train.num_steps: 25"],
         ),
-        ({"train.max_batch_tokens": 2}, ["at least 64: Packed tokens per micro-batch"]),
+        ({"train.max_batch_tokens": 2}, ["at least 64: Tokens per micro-batch"]),
         ({"train.optimizer_steps": 3}, ["train.optimizer_steps: 2, or train.prompts_per_step: 9"]),
         ({"train.optimizer_steps": 20}, ["train.optimizer_steps: 8, or train.prompts_per_step: 20"]),
     ],

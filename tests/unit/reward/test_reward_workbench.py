@@ -26,7 +26,7 @@ def test_the_list_shows_every_shipped_reward_with_range_and_needs():
     assert {"mode", "numerals"} <= set(count.args)
     assert rewards["rewards/clip.py:ClipScore"].needs == ("images",)
     assert rewards["rewards/clip.py:ClipScore"].facts.extra == "clip"
-    assert rewards["rewards/choice.py:choice_accuracy"].needs == ("answer", "(options)")
+    assert rewards["rewards/choice.py:choice_accuracy"].needs == ("answer", "(options)", "(choices)")
     assert set(rewards["rewards/length.py:soft_overlong"].args) == {"max_length*", "cache_length*"}
     assert all(r.line.endswith((".", ":", ",")) or r.line for r in rewards.values())
     text = shown(rewards_page(list(rewards.values())))
