@@ -374,7 +374,7 @@ def from_words(text: str) -> int | None:
         elif word != "and" or not seen:
             return None
         seen = True
-    return total + part if seen and not text.rstrip().lower().endswith("and") else None
+    return total + part if seen and not re.search(r"\band$", text.rstrip().lower()) else None
 
 
 def _fits(part: int, value: int) -> bool:
