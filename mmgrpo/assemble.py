@@ -48,6 +48,7 @@ from mmgrpo.running.state import Intervals, RunState
 from mmgrpo.running.warm_start import SupervisedStart
 from mmgrpo.trainer import Components
 from mmgrpo.training.learner import Learner
+from mmgrpo.training.manifest import step_of
 from mmgrpo.types import Prompt, Sample
 
 
@@ -381,7 +382,7 @@ def assemble_run(
         evaluator=open_evaluator(assembly, progress=progress) if config.eval else None,
         on_step=StepCallback(on_step, dist),
     )
-    last = int(checkpoint.name.rsplit("-", 1)[-1]) if checkpoint else -1
+    last = step_of(checkpoint) if checkpoint else None
     return parts, RunState(
         num_steps=total, intervals=_intervals(config), stop=stop, resumed_from=checkpoint, had_ended=last == total
     )

@@ -13,9 +13,10 @@ import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
+import inspect
 import sys
 import traceback
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import ModuleType
@@ -111,13 +112,16 @@ def build_object(target: Any, args: Mapping[str, Any], *, spec: str, where: str)
 
 
 @contextlib.contextmanager
-def plugin_errors(what: str, *, where: str, fix: str, error: type[MmgrpoError] = ConfigError) -> Generator[None]:
+def plugin_errors(
+    what: str, *, where: str, fix: str, expected: str = "", error: type[MmgrpoError] = ConfigError
+) -> Generator[None]:
     """Turn whatever a plug-in raises into one message; Ctrl-C stays a stop.
 
     Args:
         what: What failed, as a sentence without its full stop.
         where: The file, line or key.
         fix: What to do.
+        expected: What the plug-in should be or do.
         error: What is raised.
     """
     try:
@@ -125,7 +129,24 @@ def plugin_errors(what: str, *, where: str, fix: str, error: type[MmgrpoError] =
     except (KeyboardInterrupt, MmgrpoError):
         raise
     except BaseException as raised:  # a plug-in may raise anything, GeneratorExit and SystemExit too
-        raise error(explain(what, where=where, got=describe(raised), fix=fix)) from raised
+        raise error(explain(what, where=where, expected=expected, got=describe(raised), fix=fix)) from raised
+
+
+def requested_names(signature: inspect.Signature, offered: Sequence[str], *, after: int = 0) -> tuple[str, ...]:
+    """Give those of the offered names that a function asks for by name; all of them where it takes ``**kwargs``.
+
+    Args:
+        signature: Of the function.
+        offered: What it may ask for.
+        after: Arguments at its front that are passed by place.
+
+    Example:
+        >>> requested_names(inspect.signature(lambda step, groups: None), ("policy", "groups"), after=1)
+        ('groups',)
+    """
+    parameters = signature.parameters
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return tuple(name for name in offered if takes_all or name in list(parameters)[after:])
 
 
 def describe(raised: BaseException, limit: int = 500) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from mmgrpo.observe.tables import print_facts, results_table
 from mmgrpo.parallel.replicated import open_strategy
 from mmgrpo.policy.model.checkpoint import find_policy_folder, settings_of
 from mmgrpo.policy.model.merging import merge_adapter
+from mmgrpo.training.manifest import step_of
 from mmgrpo.training.random_streams import seed_everything
 
 DEFAULT_REWARD = "rewards/clevr_counting.py:count_accuracy"
@@ -217,12 +217,11 @@ def _find(target: str | Path, config: str | Path | None) -> _Source:
     folder = RunFolder(run.absolute())
     policy = find_policy_folder(path.absolute())
     settings = settings_of(policy).model_dump(include={"name", "tune", "lora", "sizes", "seed"})
-    step = re.fullmatch(r"step-(\d+)", policy.parent.name)
     return _Source(
         loaded=resolve_config(folder.config, folder=folder.base_folder()),
         model=settings | {"revision": None},
         folder=folder,
-        step=int(step[1]) if step else 0,
+        step=step_of(policy.parent) or 0,
     )
 
 

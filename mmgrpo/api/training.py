@@ -20,12 +20,12 @@ from mmgrpo.observe.progress import Progress
 from mmgrpo.observe.runfolder import RunFolder, create_run_folder, scratch_run_folder
 from mmgrpo.parallel.replicated import open_strategy
 from mmgrpo.policy.model.loading import GivenModel
-from mmgrpo.running.callback import OnStep, requested_names
+from mmgrpo.running.callback import OnStep, callback_names
 from mmgrpo.running.logger import FolderLogger, RunFacts
 from mmgrpo.running.state import RunState
 from mmgrpo.running.stop import AnyRankStop, StopRequest
 from mmgrpo.trainer import run_training
-from mmgrpo.training.manifest import latest
+from mmgrpo.training.manifest import latest, step_of
 from mmgrpo.training.random_streams import seed_everything
 
 
@@ -74,7 +74,7 @@ def train(
     """
     section, rewards = written(rewards)
     if on_step is not None:
-        requested_names(on_step)  # refused now, not after the first step
+        callback_names(on_step)  # refused now, not after the first step
     if eval_rows is not None:
         sections.setdefault("eval", {})
     given = given_model(sections, processor)
@@ -186,7 +186,8 @@ class _Start:
         """The last step that a resumed run's checkpoint holds (-1: none); None: a new run."""
         if not self.resumed:
             return None
-        return int(self.checkpoint.name.rsplit("-", 1)[-1]) if self.checkpoint else -1
+        step = step_of(self.checkpoint) if self.checkpoint else None
+        return -1 if step is None else step
 
     def _finished(self, state: RunState, logger: FolderLogger) -> Run:
         run = Run(

@@ -92,7 +92,12 @@ class SuiteEvaluator:
             return self._evaluate(chosen, step, on_rows)
         total = sum(len(suite.decodings) * len(suite.samples) for suite in chosen)
         with self._progress.phase("evaluation", total, unit="row", every=0) as advance:
-            return self._evaluate(chosen, step, lambda rows: (advance({}, rows), on_rows(rows))[1])
+
+            def on_batch(rows: int) -> None:
+                advance({}, rows)
+                on_rows(rows)
+
+            return self._evaluate(chosen, step, on_batch)
 
     def _evaluate(self, suites: Sequence[Suite], step: int, on_rows: Callable[[int], None]) -> Report:
         start = time.perf_counter()

@@ -16,7 +16,7 @@ from mmgrpo.config.eval import Suite as SuiteSection
 from mmgrpo.config.schema import Config
 from mmgrpo.errors import ConfigError, explain
 from mmgrpo.evaluation.results import check_metric, metric_prefix
-from mmgrpo.plugins import describe, load_object
+from mmgrpo.plugins import load_object, plugin_errors, requested_names
 from mmgrpo.reward.answers import Mode, read_answer
 from mmgrpo.types import Sample, Sampling, ScoredGroup
 
@@ -76,23 +76,15 @@ class Metric:
             "sample": scored.group.prompt.sample,
             "rewards": {name: [None if v != v else v for v in t.tolist()] for name, t in scored.rewards.items()},
         }
-        names = inspect.signature(self.function).parameters
-        takes_all = any(p.kind is p.VAR_KEYWORD for p in names.values())
-        try:
-            value = self.function(**{k: v for k, v in offered.items() if takes_all or k in names})
+        names = requested_names(inspect.signature(self.function), tuple(offered))
+        with plugin_errors(
+            f"The evaluation metric {self.name} failed",
+            where=f"sample {scored.group.prompt.sample.id}",
+            expected=f"a function of any of {', '.join(offered)} that gives a number or None",
+            fix="Correct the function.",
+        ):
+            value = self.function(**{name: offered[name] for name in names})
             return None if value is None else float(value)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # a user's own code may raise anything
-            raise ConfigError(
-                explain(
-                    f"The evaluation metric {self.name} failed",
-                    where=f"sample {scored.group.prompt.sample.id}",
-                    expected=f"a function of any of {', '.join(offered)} that gives a number or None",
-                    got=describe(error),
-                    fix="Correct the function.",
-                )
-            ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

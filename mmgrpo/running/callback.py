@@ -8,6 +8,7 @@ from typing import Any
 
 from mmgrpo.errors import ConfigError, explain
 from mmgrpo.parallel.strategy import Strategy
+from mmgrpo.plugins import requested_names
 
 OnStep = Callable[..., Any]
 """Called with the number of steps done and the step's metrics, and by name with those of :data:`OFFERED` that its
@@ -30,7 +31,7 @@ class StepCallback:
 
     def __init__(self, function: OnStep | None, dist: Strategy) -> None:
         self._function, self._dist = function, dist
-        self._names = () if function is None else requested_names(function)
+        self._names = () if function is None else callback_names(function)
 
     def __call__(self, step: int, metrics: Mapping[str, float], **offered: Any) -> bool:
         """Call the function, and tell whether the run stops.
@@ -46,7 +47,7 @@ class StepCallback:
         return self._dist.any_rank(stops)
 
 
-def requested_names(function: object) -> tuple[str, ...]:
+def callback_names(function: object) -> tuple[str, ...]:
     """Read from a callback's signature which of :data:`OFFERED` it asks for.
 
     Args:
@@ -56,7 +57,7 @@ def requested_names(function: object) -> tuple[str, ...]:
         ConfigError: It is no function, or cannot be called with what there is.
 
     Example:
-        >>> requested_names(lambda step, metrics, groups: None)
+        >>> callback_names(lambda step, metrics, groups: None)
         ('groups',)
     """
     if not callable(function):
@@ -65,8 +66,7 @@ def requested_names(function: object) -> tuple[str, ...]:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # of some callables made in C nothing can be read
         return ()
-    takes_all = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in signature.parameters.values())
-    names = tuple(name for name in OFFERED if takes_all or name in list(signature.parameters)[2:])
+    names = requested_names(signature, OFFERED, after=2)
     try:
         signature.bind(0, {}, **dict.fromkeys(names))
     except TypeError as error:

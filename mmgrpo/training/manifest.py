@@ -20,6 +20,17 @@ HASHED_BYTES = 1 << 20
 _NAME = re.compile(r"(?:\.old-)?step-(\d+)")
 
 
+def step_of(path: Path) -> int | None:
+    """Read the step from a checkpoint's name; None: it has no such name.
+
+    Example:
+        >>> step_of(Path("checkpoints/step-40"))
+        40
+    """
+    name = _NAME.fullmatch(path.name)
+    return int(name[1]) if name else None
+
+
 def finalize(folder: Path) -> None:
     """Flush every file of a folder to the disk and write its manifest last.
 
@@ -70,9 +81,9 @@ def complete_checkpoints(folder: Path) -> dict[int, Path]:
     """
     found: dict[int, Path] = {}
     for path in [*folder.glob("step-*"), *folder.glob(".old-step-*")]:
-        match = _NAME.fullmatch(path.name)
-        if match and int(match[1]) not in found and why_incomplete(path) is None:
-            found[int(match[1])] = path
+        step = step_of(path)
+        if step is not None and step not in found and why_incomplete(path) is None:
+            found[step] = path
     return dict(sorted(found.items()))
 
 

@@ -8,7 +8,7 @@ import torch
 from mmgrpo.errors import CheckpointError, RewardError, TrainingError
 from mmgrpo.grpo.advantages import GroupAdvantages
 from mmgrpo.parallel.strategy import Single
-from mmgrpo.running.callback import StepCallback, requested_names
+from mmgrpo.running.callback import StepCallback, callback_names
 from mmgrpo.running.clock import Clock
 from mmgrpo.running.quota import DynamicSampling, Quota, RolloutRequest, has_reward_signal, with_equal_names
 from mmgrpo.running.state import Intervals, RunState
@@ -314,7 +314,7 @@ def test_the_callback_gets_what_its_signature_asks_for(world):
 
     run_training(world.components(on_step, evaluator=None), state_of())
     assert seen == {"groups": 2, "policy": world, "steps": 1}
-    assert requested_names(lambda step, metrics, **everything: None) == ("policy", "groups", "stats")
+    assert callback_names(lambda step, metrics, **everything: None) == ("policy", "groups", "stats")
 
 
 @pytest.mark.parametrize(("returned", "steps"), [(False, 2), (None, 3), (True, 3), (0, 3), ("no", 3)])
