@@ -15,6 +15,18 @@ from torch import Tensor
 from mmgrpo.policy.families.spec import EncodedPrompt
 from mmgrpo.types import Prompt
 
+TOWER_AND_PROJECTOR: Mapping[str, tuple[str, ...]] = {
+    "vision": ("model.vision_tower.",),
+    "projector": ("model.multi_modal_projector.",),
+    "language": ("model.language_model.", "lm_head."),
+}
+"""Prefixes of the parts in the many models of transformers that are built as LLaVA's is."""
+
+
+def image_token(config: Any) -> Mapping[str, tuple[int, ...]]:
+    """The placeholder of a family that reads images alone, one token for all of them."""
+    return {"image": (config.image_token_id,)}
+
 
 def features_of(output: Any) -> Float[Tensor, "F D"]:
     """Flatten what ``get_…_features`` returns: a list with one tensor per media item, or one tensor of all."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from mmgrpo.policy.families.common import encode_on_one_axis, features_of
+from mmgrpo.policy.families.common import encode_on_one_axis, features_of, image_token
 from mmgrpo.policy.families.spec import EncodedPrompt, FamilySpec
 from mmgrpo.policy.families.tiny.tiled_images import tiny_idefics
 from mmgrpo.types import Prompt
@@ -46,7 +46,7 @@ def _family(name: str, brand: str) -> FamilySpec:
         axes=1,
         layout="packed",
         encode_media=_encode_media,
-        media_tokens=lambda config: {"image": (config.image_token_id,)},
+        media_tokens=image_token,
         count_features=_count_features,
         tiny=partial(tiny_idefics, brand),
     )

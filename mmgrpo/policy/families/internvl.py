@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mmgrpo.policy.families.common import encode_on_one_axis, features_of
+from mmgrpo.policy.families.common import TOWER_AND_PROJECTOR, encode_on_one_axis, features_of
 from mmgrpo.policy.families.spec import EncodedPrompt, FamilySpec
 from mmgrpo.policy.families.tiny.tiled_images import tiny_internvl
 from mmgrpo.types import Prompt
@@ -48,11 +48,7 @@ FAMILIES = (
     FamilySpec(
         name="internvl",
         kinds=frozenset({"image", "video"}),
-        parts={
-            "vision": ("model.vision_tower.",),
-            "projector": ("model.multi_modal_projector.",),
-            "language": ("model.language_model.", "lm_head."),
-        },
+        parts=TOWER_AND_PROJECTOR,
         keys={"pixel_values": "concat"},
         decoder="model.language_model",
         axes=1,

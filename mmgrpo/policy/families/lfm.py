@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from mmgrpo.policy.families.common import encode_on_one_axis, features_of
+from mmgrpo.policy.families.common import TOWER_AND_PROJECTOR, encode_on_one_axis, features_of, image_token
 from mmgrpo.policy.families.spec import EncodedPrompt, FamilySpec, Join
 from mmgrpo.policy.families.tiny.tiled_images import tiny_lfm
 from mmgrpo.types import Prompt
@@ -40,17 +40,13 @@ FAMILIES = (
     FamilySpec(
         name="lfm2_vl",
         kinds=frozenset({"image"}),
-        parts={
-            "vision": ("model.vision_tower.",),
-            "projector": ("model.multi_modal_projector.",),
-            "language": ("model.language_model.", "lm_head."),
-        },
+        parts=TOWER_AND_PROJECTOR,
         keys=_KEYS,
         decoder="model.language_model",
         axes=1,
         layout="unpacked",
         encode_media=_encode_media,
-        media_tokens=lambda config: {"image": (config.image_token_id,)},
+        media_tokens=image_token,
         count_features=_count_features,
         tiny=tiny_lfm,
     ),

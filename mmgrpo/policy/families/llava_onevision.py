@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mmgrpo.policy.families.common import encode_on_one_axis, features_of
+from mmgrpo.policy.families.common import TOWER_AND_PROJECTOR, encode_on_one_axis, features_of
 from mmgrpo.policy.families.spec import EncodedPrompt, FamilySpec, Join
 from mmgrpo.policy.families.tiny.tiled_images import tiny_llava_onevision
 from mmgrpo.types import Prompt
@@ -106,11 +106,7 @@ FAMILIES = (
     FamilySpec(
         name="llava_onevision",
         kinds=frozenset({"image", "video"}),
-        parts={
-            "vision": ("model.vision_tower.",),
-            "projector": ("model.multi_modal_projector.", "model.image_newline"),
-            "language": ("model.language_model.", "lm_head."),
-        },
+        parts={**TOWER_AND_PROJECTOR, "projector": ("model.multi_modal_projector.", "model.image_newline")},
         keys=_KEYS,
         decoder="model.language_model",
         axes=1,

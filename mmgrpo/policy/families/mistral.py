@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from mmgrpo.errors import ConfigError, explain
-from mmgrpo.policy.families.common import encode_on_one_axis, features_of
+from mmgrpo.policy.families.common import TOWER_AND_PROJECTOR, encode_on_one_axis, features_of, image_token
 from mmgrpo.policy.families.spec import EncodedPrompt, FamilySpec, Join
 from mmgrpo.policy.families.tiny.whole_images import tiny_mistral3
 from mmgrpo.types import Prompt
@@ -61,17 +61,13 @@ FAMILIES = (
     FamilySpec(
         name="mistral3",
         kinds=frozenset({"image"}),
-        parts={
-            "vision": ("model.vision_tower.",),
-            "projector": ("model.multi_modal_projector.",),
-            "language": ("model.language_model.", "lm_head."),
-        },
+        parts=TOWER_AND_PROJECTOR,
         keys=_KEYS,
         decoder="model.language_model",
         axes=1,
         layout="packed",
         encode_media=_encode_media,
-        media_tokens=lambda config: {"image": (config.image_token_id,)},
+        media_tokens=image_token,
         count_features=_count_features,
         set_pixel_limits=_limit_edge,
         tiny=tiny_mistral3,
