@@ -187,6 +187,7 @@ def test_both_forms_of_attention_are_exact(family, form, tiny_policy, batch_of, 
     assert used == {form}
 
 
+@pytest.mark.filterwarnings("ignore:Frames of a video share a time position")  # four frames in a sixth of a second
 def test_videos_and_pictures_in_one_batch_are_exact(tiny_policy, make_prompt, make_picture, make_batch):
     import numpy as np
 

@@ -217,6 +217,7 @@ def test_the_manifest_lists_every_file_with_its_size(tmp_path, policy, optimizer
 SAVE_FOREVER = """
 import sys, torch
 from pathlib import Path
+from mmgrpo.config.train import Train
 from mmgrpo.training.checkpoint import Progress, save
 from mmgrpo.training.optimizer import Optimizer, Schedule
 
