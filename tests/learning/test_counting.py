@@ -16,7 +16,8 @@ import torch
 from rich.console import Console
 
 import mmgrpo
-from mmgrpo import assemble, trainer
+from mmgrpo.grpo import advantages
+from mmgrpo.training import learner
 
 pytestmark = pytest.mark.slow
 
@@ -125,8 +126,8 @@ def test_counting_is_learned_from_reward_alone(learn):
 
 
 def test_with_the_advantage_upside_down_nothing_is_learned(learn, monkeypatch):
-    honest = trainer.group_advantages
-    monkeypatch.setattr(trainer, "group_advantages", lambda *arguments, **more: -honest(*arguments, **more))
+    honest = advantages.group_advantages
+    monkeypatch.setattr(advantages, "group_advantages", lambda *arguments, **more: -honest(*arguments, **more))
     assert not learned(learn(**BLIND_TO_FAULTS))
 
 
@@ -144,7 +145,7 @@ def test_with_blank_pictures_nothing_is_learned(learn, monkeypatch):
 
 
 def test_with_completions_moved_to_other_prompts_nothing_is_learned(learn, monkeypatch):
-    honest = assemble.pack
+    honest = learner.pack
 
     def moved(scored, advantages, **settings):
         """Leave each prompt its advantages, and give it completions of another prompt."""
@@ -154,5 +155,5 @@ def test_with_completions_moved_to_other_prompts_nothing_is_learned(learn, monke
         scored = [replace(s, group=group) for s, group in zip(scored, groups, strict=True)]
         return honest(scored, advantages, **settings)
 
-    monkeypatch.setattr(assemble, "pack", moved)
+    monkeypatch.setattr(learner, "pack", moved)
     assert not learned(learn(**BLIND_TO_FAULTS))
